@@ -1,0 +1,452 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * mxattn: attention with mixed-precision scores, and the microscaling formats it needs.
+ *
+ * Every call that can fail returns a status, and mxa_error_text() then holds a sentence that names the
+ * argument, the value and the rule. A call that fails has written nothing. The library never prints, exits or
+ * changes precision by itself. Memory is the caller's unless a comment says otherwise; sizes are in elements
+ * unless the name says bytes. Results are the same bytes for the same plan and machine.
+ */
+#ifndef MXATTN_H
+#define MXATTN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(__GNUC__)
+#define MXA_API __attribute__((visibility("default")))
+#else
+#define MXA_API
+#endif
+
+#define MXA_VERSION_MAJOR 0
+#define MXA_VERSION_MINOR 1
+#define MXA_VERSION_PATCH 0
+
+/* "0.1.0" */
+MXA_API const char *mxa_version(void);
+
+/* ------------------------------------------------------------------ errors */
+
+typedef enum mxa_status {
+    MXA_OK = 0,
+    MXA_ERR_ARG = 1,         /* NULL pointer, contradicting options, a number outside its range */
+    MXA_ERR_SHAPE = 2,       /* sizes that are negative, overflow, or do not fit each other */
+    MXA_ERR_FORMAT = 3,      /* unknown format, or one that this operation cannot have */
+    MXA_ERR_RULE = 4,        /* unknown scale rule, or one that the format does not have */
+    MXA_ERR_LAYOUT = 5,      /* unknown layout, or its own condition is broken */
+    MXA_ERR_ALIGN = 6,       /* pointer or stride not aligned as documented */
+    MXA_ERR_NONFINITE = 7,   /* MXA_NONFINITE_ERROR met NaN or Inf */
+    MXA_ERR_SCALE = 8,       /* a second-level factor is outside 2^-117..2^117 or NaN */
+    MXA_ERR_UNSUPPORTED = 9, /* legal, but this backend has no kernel for it */
+    MXA_ERR_WORKSPACE = 10,  /* workspace too small */
+    MXA_ERR_MEMORY = 11,     /* an allocation failed; nothing changed */
+    MXA_ERR_DEVICE = 12,     /* no such device, or its runtime failed */
+} mxa_status;
+
+/* "MXA_ERR_ARG"; "unknown status" for a number that is none. */
+MXA_API const char *mxa_status_name(mxa_status status);
+
+/* The calling thread's last error as one sentence; "" before the first. Valid until the thread's next error. */
+MXA_API const char *mxa_error_text(void);
+
+/* ------------------------------------------------------------------ tensors */
+
+typedef enum mxa_dtype { MXA_DTYPE_F32 = 0, MXA_DTYPE_F16 = 1, MXA_DTYPE_BF16 = 2 } mxa_dtype;
+
+/*
+ * A view of memory that the caller owns: [batch][heads][seq][dim], 64-bit strides in elements. stride[3] is 1
+ * (where shape[3] > 1); the others may be anything, also 0 or negative, but an output may not overlap itself.
+ * data is aligned to its element. Inputs are never written.
+ */
+typedef struct mxa_tensor {
+    void *data;
+    mxa_dtype dtype;
+    int64_t shape[4];
+    int64_t stride[4];
+} mxa_tensor;
+
+/* A contiguous view. Checks nothing: the function that takes the view does. */
+MXA_API mxa_tensor mxa_tensor_contiguous(void *data, mxa_dtype dtype, int64_t batch, int64_t heads,
+                                         int64_t seq, int64_t dim);
+
+/* ------------------------------------------------------------------ formats */
+
+typedef enum mxa_format {
+    MXA_FORMAT_NONE = 0,
+    MXA_FORMAT_F32 = 1,
+    MXA_FORMAT_F16 = 2,
+    MXA_FORMAT_BF16 = 3,
+    MXA_FORMAT_MXFP8_E4M3 = 4,
+    MXA_FORMAT_MXFP8_E5M2 = 5,
+    MXA_FORMAT_MXFP6_E3M2 = 6,
+    MXA_FORMAT_MXFP6_E2M3 = 7,
+    MXA_FORMAT_MXFP4 = 8,
+    MXA_FORMAT_MXINT8 = 9,
+    MXA_FORMAT_NVFP4 = 10,
+    MXA_FORMAT_FP8 = 11,  /* E4M3 codes with second-level factors only */
+    MXA_FORMAT_INT8 = 12, /* signed bytes with second-level factors only; 0x80 is NaN */
+} mxa_format;
+
+typedef enum mxa_scale_type { MXA_SCALE_NONE = 0, MXA_SCALE_E8M0 = 1, MXA_SCALE_UE4M3 = 2 } mxa_scale_type;
+
+typedef enum mxa_rule {
+    MXA_RULE_DEFAULT = 0, /* RCEIL for MXFP8, MXFP6 and MXINT8; EVEN for MXFP4; none for the others */
+    MXA_RULE_FLOOR = 1,
+    MXA_RULE_RCEIL = 2,
+    MXA_RULE_EVEN = 3,
+} mxa_rule;
+
+/* How many elements share one second-level factor g: value = element * block scale * g. */
+typedef enum mxa_level {
+    MXA_LEVEL_DEFAULT = 0, /* TOKEN for NVFP4, FP8 and INT8; NONE for the others */
+    MXA_LEVEL_NONE = 1,    /* g = 1, not stored */
+    MXA_LEVEL_TENSOR = 2,
+    MXA_LEVEL_HEAD = 3,        /* one a (batch, head) */
+    MXA_LEVEL_TOKEN_BLOCK = 4, /* one a (batch, head, rows 128t..128t+127) */
+    MXA_LEVEL_TOKEN = 5,       /* one a (batch, head, row) */
+} mxa_level;
+
+/* What a block's elements lie along. TOKEN stores the transpose: rows are channels, columns tokens. */
+typedef enum mxa_axis { MXA_AXIS_HEAD = 0, MXA_AXIS_TOKEN = 1 } mxa_axis;
+
+typedef enum mxa_nonfinite {
+    MXA_NONFINITE_PROPAGATE = 0, /* the block (FP8, INT8: the element) becomes NaN and is counted */
+    MXA_NONFINITE_ERROR = 1,     /* the input is scanned first: MXA_ERR_NONFINITE, nothing written */
+    MXA_NONFINITE_SANITIZE = 2,  /* NaN to +0, Inf to the input type's largest finite value */
+} mxa_nonfinite;
+
+/* Where scale byte (row, column) of a matrix lies; padding bytes are 0. docs/formats.md has the formulas. */
+typedef enum mxa_layout {
+    MXA_LAYOUT_ROW = 0,        /* [rows][columns] */
+    MXA_LAYOUT_TILE_128X4 = 1, /* cuBLAS, cuDNN, CUTLASS, torchao */
+    MXA_LAYOUT_AMD = 2,        /* gfx950 */
+} mxa_layout;
+
+/* Options of NVFP4, combined by |. */
+enum {
+    MXA_NVFP4_SCALE_UP = 1,      /* block scale rounded up */
+    MXA_NVFP4_FLUSH_TINY = 2,    /* a block scale may round to 0, its elements then are 0 */
+    MXA_NVFP4_POW2_G = 4,        /* a computed g is rounded up to a power of two */
+    MXA_NVFP4_FOUR_OVER_SIX = 8, /* block maximum at 4 instead of 6 where that has the smaller error */
+};
+
+typedef struct mxa_format_info {
+    mxa_format format;
+    const char *name; /* as in recipes and files: "mxfp4" */
+    int element_bits;
+    int block; /* elements that share a scale byte; 0: no block scale */
+    mxa_scale_type scale;
+    bool quantized;        /* false for F32, F16, BF16 */
+    double largest;        /* largest finite element, before any scale */
+    mxa_rule default_rule; /* MXA_RULE_DEFAULT where rules do not apply */
+    mxa_level default_level;
+} mxa_format_info;
+
+/* NULL if there is no such format. mxa_format_find takes a name in lower case. */
+MXA_API const mxa_format_info *mxa_format_get(mxa_format format);
+MXA_API const mxa_format_info *mxa_format_find(const char *name);
+
+/* ------------------------------------------------------------------ quantising */
+
+typedef struct mxa_quant_opts {
+    size_t size; /* set by mxa_quant_default */
+    mxa_rule rule;
+    mxa_level level;
+    mxa_axis axis;
+    mxa_nonfinite nonfinite;
+    mxa_layout layout; /* of the scale bytes of each (batch, head) matrix */
+    unsigned nvfp4;    /* MXA_NVFP4_... */
+    bool fill_tail;    /* allow a short last block, filled with zeros */
+    bool rotate;       /* Hadamard rotation along dim first (AXIS_HEAD and AXIS_TOKEN alike) */
+    const float *mean; /* [batch][heads][dim] subtracted before the rotation (smooth-K), or NULL */
+    const float *g;    /* second-level factors of the chosen level given by the caller, or NULL: computed */
+    int threads;       /* 0: as OpenMP decides */
+} mxa_quant_opts;
+
+MXA_API void mxa_quant_default(mxa_quant_opts *opts);
+
+/*
+ * The parts of a quantised tensor. A matrix is one (batch, head): rows tokens and columns dim, or the
+ * transpose with AXIS_TOKEN. F32, F16 and BF16 copies have codes only: their little-endian bytes.
+ */
+typedef struct mxa_packed {
+    uint8_t *codes;  /* [matrix][rows][row_bytes]; docs/formats.md, "Packing" */
+    uint8_t *scales; /* [matrix][scale_bytes]; NULL where the format has none */
+    float *g;        /* [g_count]; NULL at level NONE */
+    /* NULL, or [matrix][ceil(seq / 128)]: 1 where those 128 tokens hold NaN or Inf. */
+    uint8_t *nonfinite_tiles;
+} mxa_packed;
+
+typedef struct mxa_packed_size {
+    int64_t matrices, rows, cols;    /* cols before a tail is filled */
+    int64_t row_bytes;               /* of codes, the filled tail included */
+    int64_t scale_cols;              /* scale bytes of a row in MXA_LAYOUT_ROW */
+    int64_t matrix_scale_bytes;      /* in the chosen layout, padding included */
+    int64_t code_bytes, scale_bytes; /* of the whole tensor */
+    int64_t g_count;                 /* 0 at level NONE */
+    int64_t tile_count;              /* of nonfinite_tiles */
+} mxa_packed_size;
+
+/* Sizes for quantising a tensor of this shape. opts NULL: the defaults. Errors as mxa_quantize. */
+MXA_API mxa_status mxa_packed_sizes(mxa_format format, const mxa_quant_opts *opts, const int64_t shape[4],
+                                    mxa_packed_size *out);
+
+/*
+ * Quantise x [batch][heads][seq][dim].
+ *
+ *   out      buffers of the sizes that mxa_packed_sizes gives
+ *   n_bad    NULL, or receives the number of blocks (FP8, INT8: elements) that hold NaN or Inf
+ *
+ * Rounds to nearest, ties to even; what exceeds the largest code becomes it. The same bytes on every backend
+ * (docs/numerics.md). A plain format (F32, F16, BF16) rounds once and saturates, NaN and Inf stay.
+ * MXA_ERR_ARG a NULL pointer or contradicting options; MXA_ERR_SHAPE dim not a multiple of the block (without
+ * fill_tail) or a broken shape; MXA_ERR_FORMAT, MXA_ERR_RULE, MXA_ERR_LAYOUT; MXA_ERR_ALIGN; MXA_ERR_SCALE a
+ * given g; MXA_ERR_NONFINITE under that policy; MXA_ERR_MEMORY.
+ */
+MXA_API mxa_status mxa_quantize(const mxa_tensor *x, mxa_format format, const mxa_quant_opts *opts,
+                                const mxa_packed *out, int64_t *n_bad);
+
+/*
+ * The fused quantiser: a low and a high copy of x from one read, the same bytes as two calls of mxa_quantize.
+ * Each copy has its own options; the policy for NaN and Inf, and threads, are the low copy's. n_bad receives
+ * both counts, low first. Only AXIS_HEAD. Errors as mxa_quantize; MXA_ERR_ARG also for AXIS_TOKEN or if the two
+ * policies or means differ.
+ */
+MXA_API mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const mxa_quant_opts *low_opts,
+                                     const mxa_packed *low_out, mxa_format high,
+                                     const mxa_quant_opts *high_opts, const mxa_packed *high_out,
+                                     int64_t n_bad[2]);
+
+/*
+ * Back to numbers: out [batch][heads][seq][dim], F32, or F16 or BF16 rounded once (finite overflow saturates).
+ * opts as for quantising; rotate turns the values back (in fp32, before rounding); mean is added last.
+ * NaN codes and scales give quiet NaN. Errors as mxa_quantize.
+ */
+MXA_API mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const mxa_quant_opts *opts,
+                                  const mxa_tensor *out);
+
+/* ------------------------------------------------------------------ the steps apart, and layouts */
+
+/*
+ * mean [batch][heads][dim]: the mean of the first n_tokens tokens (-1: all) over finite values, 0 where there
+ * is none; fp64 sum in token order, one division, rounded to fp32.
+ */
+MXA_API mxa_status mxa_channel_mean(const mxa_tensor *x, int64_t n_tokens, float *mean);
+
+/* out = x - mean, in fp32; out is F32. May be in place. */
+MXA_API mxa_status mxa_subtract_mean(const mxa_tensor *x, const float *mean, const mxa_tensor *out);
+
+/* out = x rotated by the orthonormal Hadamard matrix of numerics.md section 9, in fp32; out is F32. Its own inverse. */
+MXA_API mxa_status mxa_rotate(const mxa_tensor *x, const mxa_tensor *out);
+
+/* One code a byte to and from the packed row format: rows of cols codes, row_bytes as in mxa_packed_size. */
+MXA_API mxa_status mxa_pack_codes(mxa_format format, const uint8_t *codes, int64_t rows, int64_t cols,
+                                  uint8_t *packed);
+MXA_API mxa_status mxa_unpack_codes(mxa_format format, const uint8_t *packed, int64_t rows, int64_t cols,
+                                    uint8_t *codes);
+
+/* Bytes that a [rows][cols] matrix of scales takes in a layout; -1 if layout or sizes are not valid. */
+MXA_API int64_t mxa_scale_bytes(mxa_layout layout, int64_t rows, int64_t cols);
+
+/* Move a matrix of scale bytes from one layout to another; padding becomes 0. The buffers do not overlap. */
+MXA_API mxa_status mxa_relayout_scales(int64_t rows, int64_t cols, mxa_layout from, const uint8_t *src,
+                                       mxa_layout to, uint8_t *dst);
+
+/* Layouts of other software; out gets MXFP4 or NVFP4 codes (even element low) and MXA_LAYOUT_ROW scales. */
+typedef enum mxa_foreign {
+    MXA_FOREIGN_GGML_MXFP4 = 0, /* 17-byte blocks of 32 */
+    MXA_FOREIGN_GGML_NVFP4 = 1, /* 36-byte blocks of 64; cols a multiple of 64; scale 0x7F means 0 there */
+    MXA_FOREIGN_GPT_OSS = 2,    /* blocks [rows][cols / 32][16], then the scales [rows][cols / 32] */
+} mxa_foreign;
+
+/*
+ * Import rows of cols elements. src holds src_bytes; out->codes and out->scales are written. No g: ggml NVFP4
+ * has none (take 1). MXA_ERR_LAYOUT if cols is not a multiple of the foreign block; MXA_ERR_SHAPE if src_bytes
+ * is not what rows and cols need.
+ */
+MXA_API mxa_status mxa_import_rows(mxa_foreign from, const uint8_t *src, int64_t src_bytes, int64_t rows,
+                                   int64_t cols, const mxa_packed *out);
+
+/*
+ * Import one vLLM NVFP4 page: K codes, K scales, V codes, V scales; k and v receive [kv_head][token][...] codes
+ * and row scales. MXA_ERR_LAYOUT unless tokens % 4 = 0 and head_dim % 64 = 0.
+ */
+MXA_API mxa_status mxa_import_vllm_page(const uint8_t *page, int64_t page_bytes, int64_t heads_kv,
+                                        int64_t tokens, int64_t head_dim, const mxa_packed *k,
+                                        const mxa_packed *v);
+
+/* g = 1 / multiplier in fp32, for software that stores what it multiplied by. MXA_ERR_SCALE outside 2^+-117. */
+MXA_API mxa_status mxa_import_multipliers(const float *multipliers, int64_t n, float *g);
+
+/* ------------------------------------------------------------------ recipes */
+
+#define MXA_UNLIMITED (-1)      /* of windows: no limit on that side */
+#define MXA_ALL       INT64_MAX /* of diag_window: every tile is high */
+
+typedef enum mxa_smooth {
+    MXA_SMOOTH_NONE = 0,
+    MXA_SMOOTH_PREFIX = 1,
+    MXA_SMOOTH_FULL = 2,
+    MXA_SMOOTH_GIVEN = 3
+} mxa_smooth;
+typedef enum mxa_pv { MXA_PV_AUTO = 0, MXA_PV_F16 = 1, MXA_PV_BF16 = 2 } mxa_pv;
+
+/* The numeric choices of one attention. docs/algorithm.md explains each. */
+typedef struct mxa_recipe {
+    size_t size;               /* set by mxa_recipe_default and mxa_recipe_parse */
+    bool exact;                /* float64 on the inputs as they are; all else is ignored */
+    mxa_format low_q, low_k;   /* NONE: no low tiles (diag_window = MXA_ALL) */
+    mxa_format high_q, high_k; /* NONE: no high tiles */
+    int64_t diag_window; /* keys nearer than this are high for every query; 0: none; MXA_ALL: all tiles */
+    int64_t sink_window; /* the first keys that are high; 0: none */
+    bool rotate;
+    mxa_smooth smooth_k;
+    mxa_rule rule_q, rule_k;    /* of MX copies */
+    mxa_level level_q, level_k; /* of NVFP4, FP8 and INT8 copies */
+    mxa_pv pv;                  /* type in which P and V meet; AUTO: F16 if V is F16, else BF16 */
+    mxa_format v;  /* storage of V in a cache; NONE: as it comes. Attention calls take V as it comes. */
+    bool rotate_v; /* of caches */
+} mxa_recipe;
+
+/* dma8, the default of attention calls. */
+MXA_API void mxa_recipe_default(mxa_recipe *recipe);
+
+/*
+ * Read a recipe text: a name ("dma4"), changes to one ("dma4,diag=256"), or written out
+ * ("low_q=int8,low_k=mxfp4,high=bf16,diag=128,sink=128,rotate,smooth-k=prefix"). docs/algorithm.md lists the keys.
+ * MXA_ERR_ARG an unknown name or key (the sentence lists the known ones) or choices that contradict each other;
+ * MXA_ERR_FORMAT, MXA_ERR_RULE.
+ */
+MXA_API mxa_status mxa_recipe_parse(const char *text, mxa_recipe *recipe);
+
+/* Write the recipe out in full, so that parsing it gives the same recipe. Returns the length as snprintf does. */
+MXA_API size_t mxa_recipe_text(const mxa_recipe *recipe, char *text, size_t capacity);
+
+/* The i-th recipe name, from 0; NULL past the end. */
+MXA_API const char *mxa_recipe_name(int i);
+
+/* ------------------------------------------------------------------ attention */
+
+#define MXA_OFFSET_AUTO INT64_MIN /* query i stands at position i + kv_len - q_len: bottom-right alignment */
+
+typedef enum mxa_device { MXA_DEVICE_AUTO = -2, MXA_DEVICE_CPU = -1, MXA_DEVICE_CUDA_0 = 0 } mxa_device;
+
+/* "auto", "cpu" or "cuda:N". MXA_ERR_ARG for another word. Whether the device is there is the plan's business. */
+MXA_API mxa_status mxa_device_parse(const char *text, mxa_device *device);
+
+/*
+ * One attention. Query head h reads key/value head h / (heads / heads_kv). All tensors are
+ * [batch][heads][len][dim]; V and the output have head_dim_v.
+ *
+ * With cu_seqlens (both or neither, batch + 1 ascending offsets from 0, copied by the plan) the tensors are packed:
+ * [1][heads][q_len][dim] where q_len and kv_len count all rows; rows past the last offset are not read, and zero
+ * in the output (LSE -inf). Alignment, windows and tiles count inside each sequence.
+ */
+typedef struct mxa_problem {
+    size_t size; /* set by mxa_problem_default */
+    int64_t batch, heads, heads_kv, q_len, kv_len, head_dim, head_dim_v;
+    mxa_dtype q_dtype, k_dtype, v_dtype, out_dtype;
+    float softmax_scale; /* applied after the dot product; any finite number, also 0 or negative */
+    float softcap;       /* 0: none */
+    bool causal;         /* window_right = 0 */
+    int64_t window_left, window_right; /* key j is visible from position p if p - left <= j <= p + right */
+    int64_t
+        q_offset; /* position of query 0, or MXA_OFFSET_AUTO; with cu_seqlens it holds for every sequence */
+    const int32_t *cu_seqlens_q, *cu_seqlens_k; /* host memory, or NULL */
+    mxa_device device;
+    int threads; /* 0: as OpenMP decides */
+} mxa_problem;
+
+/* Fill in: these sizes, head_dim_v = head_dim, all tensors F32, softmax_scale = 1/sqrt(head_dim), no mask. */
+MXA_API void mxa_problem_default(mxa_problem *p, int64_t batch, int64_t heads, int64_t heads_kv,
+                                 int64_t q_len, int64_t kv_len, int64_t head_dim);
+
+/* A checked problem with its kernels chosen. Several threads may use one, each with a workspace of its own. */
+typedef struct mxa_plan mxa_plan;
+
+/*
+ * recipe NULL: dma8. On success *plan is the caller's, to be freed with mxa_plan_free (NULL is allowed).
+ * MXA_ERR_ARG, MXA_ERR_SHAPE, MXA_ERR_FORMAT, MXA_ERR_RULE as the arguments deserve; MXA_ERR_UNSUPPORTED what no kernel
+ * does; MXA_ERR_DEVICE a device that is not there; MXA_ERR_MEMORY.
+ */
+MXA_API mxa_status mxa_plan_create(const mxa_problem *problem, const mxa_recipe *recipe, mxa_plan **plan);
+MXA_API void mxa_plan_free(mxa_plan *plan);
+
+/* Bytes of workspace that mxa_attention needs, 64-byte aligned. */
+MXA_API size_t mxa_plan_work_bytes(const mxa_plan *plan);
+
+/* Which kernel runs each part, and why the faster ones do not; returns the length as snprintf does. */
+MXA_API size_t mxa_plan_describe(const mxa_plan *plan, char *text, size_t capacity);
+
+typedef struct mxa_attention_args {
+    size_t size; /* sizeof(mxa_attention_args) */
+    const mxa_tensor *q, *k, *v, *out;
+    float *lse; /* [batch][heads][q_len] (packed: [heads][q_len]), natural logarithm; NULL: not wanted */
+    const float *sinks;     /* [heads] sink logits, or NULL */
+    const float *mean;      /* MXA_SMOOTH_GIVEN: [batch][heads_kv][head_dim]; else NULL */
+    const float *g_q, *g_k; /* given second-level factors of every NVFP4, FP8 and INT8 copy, one for each
+                               unit of level_q, level_k (not TOKEN_BLOCK with cu_seqlens); NULL: computed */
+    void *work;
+    size_t work_bytes;
+    void *stream; /* of CUDA devices */
+} mxa_attention_args;
+
+/*
+ * out = softmax(mask(softcap(softmax_scale * q k^T))) v, by the plan's recipe. A query that sees no key gives 0
+ * and LSE -inf. Memory of masked keys never reaches a result. No allocation.
+ * MXA_ERR_ARG, MXA_ERR_SHAPE a tensor that differs from the plan's problem; MXA_ERR_ALIGN; MXA_ERR_WORKSPACE; MXA_ERR_SCALE.
+ */
+MXA_API mxa_status mxa_attention(const mxa_plan *plan, const mxa_attention_args *args);
+
+/*
+ * Merge n partial results over disjoint keys, weighted by exp(LSE): o[i] and out [batch][heads][len][dim],
+ * lse[i] and out_lse [batch][heads][len], natural logarithm. (0, -inf) changes nothing; only such parts give it again. sinks
+ * [heads] or NULL: sink logits that no part has counted. out_lse may be NULL; out may be one of the parts.
+ */
+MXA_API mxa_status mxa_merge(int n, const mxa_tensor *o, const float *const *lse, const float *sinks,
+                             const mxa_tensor *out, float *out_lse);
+
+/* ------------------------------------------------------------------ the tile map */
+
+#define MXA_TILE 128 /* queries and keys of a score tile */
+
+typedef enum mxa_precision { MXA_TILE_SKIP = 0, MXA_TILE_LOW = 1, MXA_TILE_HIGH = 2 } mxa_precision;
+
+typedef struct mxa_tile_range {
+    int64_t q_first, q_count; /* query tiles; the first is negative where positions are */
+    int64_t k_count;          /* key tiles, from 0 */
+} mxa_tile_range;
+
+/* The tiles of sequence b of a problem, and the precision of one of them. MXA_ERR_ARG outside the range. */
+MXA_API mxa_status mxa_tile_map_range(const mxa_problem *problem, int64_t b, mxa_tile_range *range);
+MXA_API mxa_status mxa_tile_map_at(const mxa_problem *problem, const mxa_recipe *recipe, int64_t b,
+                                   int64_t q_tile, int64_t k_tile, mxa_precision *precision);
+
+/* ------------------------------------------------------------------ what this machine runs */
+
+typedef enum mxa_op { MXA_OP_QUANTIZE = 0, MXA_OP_DECODE = 1, MXA_OP_ATTENTION = 2, MXA_OP_COUNT = 3 } mxa_op;
+
+typedef struct mxa_impl_info {
+    const char *op;     /* "quantize" */
+    const char *name;   /* "avx512" */
+    const char *format; /* "mxfp4", or "any" */
+    const char *needs;  /* CPU features: "avx2 fma"; "" for none */
+    bool available;     /* this machine, as masked by MXA_CPU, has them */
+} mxa_impl_info;
+
+/* Entry i of an operation's ordered list, fastest first; false past the end. */
+MXA_API bool mxa_impl_at(mxa_op op, int i, mxa_impl_info *info);
+
+/* The CPU features found, "avx2 fma f16c"; what the environment variable MXA_CPU masks is left out. */
+MXA_API const char *mxa_cpu_features(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
