@@ -28,6 +28,16 @@ size_t mxa_quantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int thr
 mxa_status mxa_quantize_copies(const mxa_tensor *x, mxa_nonfinite policy, int n, const mxa_copy *copies,
                                int threads, void *scratch, int64_t *n_bad);
 
+/*
+ * The largest finite magnitude of x after the copy's mean and rotation: for a factor of level TENSOR over several
+ * tensors, which is mxa_second_level of the largest of them (format/second_level.h). Scratch as above.
+ */
+float mxa_finite_amax(const mxa_tensor *x, mxa_nonfinite policy, const mxa_copy *copy, int threads,
+                      void *scratch);
+
+/* How many factors a tensor has at a level; 0 at NONE. */
+int64_t mxa_level_count(mxa_level level, const int64_t shape[4]);
+
 /* Index of the factor of (batch, head, row) at a level; 0 at level NONE. */
 static inline int64_t mxa_level_index(mxa_level level, const int64_t shape[4], int64_t b, int64_t h,
                                       int64_t row)

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The first entry whose format and needs fit is used. mxa_check runs and times every one. */
+#include "cpu/features.h"
+#include "cpu/kernels.h"
+#include "cpu/ref/codes_ref.h"
+
+const mxa_quantize_impl mxa_quantize_impls[] = {
+    { "ref", MXA_FORMAT_NONE, 0, mxa_quantize_ref },
+    { NULL, MXA_FORMAT_NONE, 0, NULL },
+};
+
+const mxa_decode_impl mxa_decode_impls[] = {
+    { "ref", MXA_FORMAT_NONE, 0, mxa_decode_ref },
+    { NULL, MXA_FORMAT_NONE, 0, NULL },
+};
+
+static bool fits(mxa_format wanted, mxa_format format, uint32_t needs)
+{
+    return (format == MXA_FORMAT_NONE || format == wanted) && mxa_cpu_has(needs);
+}
+
+const mxa_quantize_impl *mxa_quantize_pick(mxa_format format)
+{
+    const mxa_quantize_impl *impl = mxa_quantize_impls;
+    while (!fits(format, impl->format, impl->needs))
+        impl++;
+    return impl;
+}
+
+const mxa_decode_impl *mxa_decode_pick(mxa_format format)
+{
+    const mxa_decode_impl *impl = mxa_decode_impls;
+    while (!fits(format, impl->format, impl->needs))
+        impl++;
+    return impl;
+}

@@ -1,0 +1,425 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Quantising a tensor. An item of work is 128 tokens of one matrix; it goes through the caches in chunks of rows that
+ * are loaded, sanitised, smoothed and rotated once, then coded for each copy.
+ */
+#include "cpu/quantize_cpu.h"
+
+#include <assert.h>
+#include <omp.h>
+
+#include "core/status.h"
+#include "core/tensor.h"
+#include "format/format.h"
+#include "format/hadamard.h"
+#include "format/mx.h"
+#include "format/second_level.h"
+
+#define ITEM_ROWS  128 /* of a TOKEN_BLOCK, and of an entry of nonfinite_tiles */
+#define CHUNK_ROWS 16  /* where a row's factor needs no other row */
+#define ALIGNMENT  64
+#define MAX_COPIES 2
+
+typedef struct work {
+    const mxa_tensor *x;
+    mxa_nonfinite policy;
+    int n;
+    const mxa_copy *copies;
+    mxa_quantize_row_fn *fn[MAX_COPIES];
+    bool same_steps; /* both copies see the same prepared rows */
+    int64_t items_per_matrix, items;
+    int threads;
+    char *scratch;
+    int64_t thread_bytes, rows_bytes; /* of scratch, and of one buffer of prepared rows */
+} work;
+
+/* Tokens [first, first + rows) of matrix (b, h). */
+typedef struct span {
+    int64_t b, h, matrix, first, rows;
+} span;
+
+static int resolve_threads(int threads)
+{
+    return threads > 0 ? threads : omp_get_max_threads();
+}
+
+static int64_t rows_bytes(const int64_t shape[4])
+{
+    const int64_t rows = shape[2] < ITEM_ROWS ? shape[2] : ITEM_ROWS;
+    return mxa_round_up(rows * shape[3] * (int64_t)sizeof(float), ALIGNMENT);
+}
+
+/* Prepared rows of each copy, for AXIS_TOKEN their transpose, and one row's or column's scale bytes. */
+static int64_t thread_bytes(const int64_t shape[4], mxa_axis axis)
+{
+    const int64_t longest = shape[3] > ITEM_ROWS ? shape[3] : ITEM_ROWS;
+    return rows_bytes(shape) * (MAX_COPIES + (axis == MXA_AXIS_TOKEN)) + mxa_round_up(longest, ALIGNMENT);
+}
+
+size_t mxa_quantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int threads)
+{
+    return (size_t)(thread_bytes(shape, axis) * resolve_threads(threads));
+}
+
+static float *prepared(const work *w, char *scratch, int copy)
+{
+    return (float *)(void *)(scratch + (copy && !w->same_steps ? w->rows_bytes : 0));
+}
+
+static float *transposed(const work *w, char *scratch)
+{
+    return (float *)(void *)(scratch + MAX_COPIES * w->rows_bytes);
+}
+
+static uint8_t *scale_row(const work *w, char *scratch, mxa_axis axis)
+{
+    return (uint8_t *)scratch + w->rows_bytes * (MAX_COPIES + (axis == MXA_AXIS_TOKEN));
+}
+
+static char *thread_scratch(const work *w)
+{
+    return w->scratch + omp_get_thread_num() * w->thread_bytes;
+}
+
+static span item_span(const work *w, int64_t item)
+{
+    const int64_t *shape = w->x->shape;
+    const int64_t matrix = item / w->items_per_matrix, first = item % w->items_per_matrix * ITEM_ROWS;
+    const int64_t rows = shape[2] - first < ITEM_ROWS ? shape[2] - first : ITEM_ROWS;
+    return (span){ matrix / shape[1], matrix % shape[1], matrix, first, rows };
+}
+
+/* The rest of an item after its first n rows go to *head. */
+static span split_span(span s, int64_t n, span *head)
+{
+    *head = s;
+    head->rows = s.rows < n ? s.rows : n;
+    s.first += head->rows;
+    s.rows -= head->rows;
+    return s;
+}
+
+static void sanitize(mxa_dtype dtype, float *x, int64_t n)
+{
+    const float largest = dtype == MXA_DTYPE_F32   ? mxa_f32_from_bits(MXA_F32_MAX)
+                          : dtype == MXA_DTYPE_F16 ? mxa_f32_from_f16(0x7BFF)
+                                                   : mxa_f32_from_bf16(0x7F7F);
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t bits = mxa_f32_bits(x[i]), mag = bits & 0x7FFFFFFFu;
+        const float infinity = bits >> 31 ? -largest : largest;
+        x[i] = mag < MXA_F32_INF ? x[i] : mag == MXA_F32_INF ? infinity : 0.0f;
+    }
+}
+
+static bool has_steps(const mxa_copy *copy)
+{
+    return copy->rotate || copy->mean;
+}
+
+/* Smooth-K and rotation, from one buffer to another or in place. */
+static void take_steps(const mxa_copy *copy, span s, int64_t dim, const float *from, float *to)
+{
+    const float *mean = copy->mean ? copy->mean + s.matrix * dim : NULL;
+    for (int64_t r = 0; r < s.rows; r++, from += dim, to += dim) {
+        if (mean)
+            for (int64_t d = 0; d < dim; d++)
+                to[d] = from[d] - mean[d];
+        else if (to != from)
+            memcpy(to, from, (size_t)dim * sizeof *to);
+        if (copy->rotate)
+            mxa_hadamard(to, dim);
+    }
+}
+
+/* One read of the rows; prepared(w, scratch, c) then holds what copy c is coded from. */
+static void prepare(const work *w, span s, char *scratch)
+{
+    const int64_t dim = w->x->shape[3];
+    float *rows = prepared(w, scratch, 0);
+    for (int64_t r = 0; r < s.rows; r++)
+        mxa_row_load(w->x, s.b, s.h, s.first + r, rows + r * dim);
+    if (w->policy == MXA_NONFINITE_SANITIZE)
+        sanitize(w->x->dtype, rows, s.rows * dim);
+    if (w->n > 1 && !w->same_steps)
+        take_steps(&w->copies[1], s, dim, rows, prepared(w, scratch, 1));
+    if (has_steps(&w->copies[0]))
+        take_steps(&w->copies[0], s, dim, rows, rows);
+}
+
+/* Bits of the largest finite magnitude. */
+static uint32_t finite_amax(const float *x, int64_t n)
+{
+    uint32_t amax = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t mag = mxa_f32_bits(x[i]) & 0x7FFFFFFFu, finite = mag < MXA_F32_INF ? mag : 0;
+        amax = finite > amax ? finite : amax;
+    }
+    return amax;
+}
+
+static float factor(const mxa_copy *copy, const float *x, int64_t n)
+{
+    return mxa_second_level(mxa_g_divisor(copy->spec.info), copy->spec.nvfp4,
+                            mxa_f32_from_bits(finite_amax(x, n)));
+}
+
+static bool per_region(mxa_level level)
+{
+    return level == MXA_LEVEL_TENSOR || level == MXA_LEVEL_HEAD;
+}
+
+/*
+ * The factor of one row. Given factors and those of TENSOR and HEAD lie in out.g already; TOKEN and TOKEN_BLOCK are
+ * computed here from the n elements of their region.
+ */
+static float row_factor(const work *w, const mxa_copy *copy, span s, int64_t row, const float *x, int64_t n)
+{
+    if (copy->level == MXA_LEVEL_NONE)
+        return 1.0f;
+    float *g = copy->out.g + mxa_level_index(copy->level, w->x->shape, s.b, s.h, row);
+    if (!copy->g_given && !per_region(copy->level))
+        *g = factor(copy, x, n);
+    return *g;
+}
+
+/* Code one row, or a piece of one that starts at column first (a multiple of the block), and place its scales. */
+static int64_t code_row(const work *w, int c, int64_t matrix, int64_t rows, int64_t cols, int64_t row,
+                        int64_t first, const float *x, int64_t n, float g, uint8_t *scale_temp)
+{
+    const mxa_copy *copy = &w->copies[c];
+    const mxa_format_info *info = copy->spec.info;
+    uint8_t *codes = copy->out.codes + (matrix * rows + row) * mxa_row_bytes(info, cols) +
+                     mxa_packed_bytes(info->element_bits, first);
+    if (info->block == 0)
+        return w->fn[c](&copy->spec, x, n, g, codes, NULL);
+
+    const int64_t scale_cols = mxa_scale_cols(info, cols), first_scale = first / info->block;
+    uint8_t *scales = copy->out.scales + matrix * mxa_layout_bytes(copy->layout, rows, scale_cols);
+    if (copy->layout == MXA_LAYOUT_ROW)
+        return w->fn[c](&copy->spec, x, n, g, codes, scales + row * scale_cols + first_scale);
+
+    const int64_t n_bad = w->fn[c](&copy->spec, x, n, g, codes, scale_temp);
+    for (int64_t i = 0; i < mxa_scale_cols(info, n); i++)
+        scales[mxa_scale_offset(copy->layout, scale_cols, row, first_scale + i)] = scale_temp[i];
+    return n_bad;
+}
+
+static int64_t code_rows(const work *w, int c, span s, char *scratch)
+{
+    const mxa_copy *copy = &w->copies[c];
+    const int64_t dim = w->x->shape[3];
+    const float *x = prepared(w, scratch, c);
+    uint8_t *scale_temp = scale_row(w, scratch, copy->axis);
+    const float block_g =
+        copy->level == MXA_LEVEL_TOKEN_BLOCK ? row_factor(w, copy, s, s.first, x, s.rows * dim) : 1.0f;
+
+    int64_t n_bad = 0;
+    for (int64_t r = 0; r < s.rows; r++, x += dim) {
+        const float g =
+            copy->level == MXA_LEVEL_TOKEN_BLOCK ? block_g : row_factor(w, copy, s, s.first + r, x, dim);
+        n_bad += code_row(w, c, s.matrix, w->x->shape[2], dim, s.first + r, 0, x, dim, g, scale_temp);
+    }
+    return n_bad;
+}
+
+/* AXIS_TOKEN: each channel's 128 tokens are a piece of its row. */
+static int64_t code_columns(const work *w, int c, span s, char *scratch)
+{
+    const mxa_copy *copy = &w->copies[c];
+    const int64_t dim = w->x->shape[3];
+    const float *x = prepared(w, scratch, c);
+    float *column = transposed(w, scratch);
+    for (int64_t r = 0; r < s.rows; r++)
+        for (int64_t d = 0; d < dim; d++)
+            column[d * s.rows + r] = x[r * dim + d];
+
+    const float g = row_factor(w, copy, s, s.first, x, s.rows * dim);
+    uint8_t *scale_temp = scale_row(w, scratch, copy->axis);
+    int64_t n_bad = 0;
+    for (int64_t d = 0; d < dim; d++)
+        n_bad += code_row(w, c, s.matrix, dim, w->x->shape[2], d, s.first, column + d * s.rows, s.rows, g,
+                          scale_temp);
+    return n_bad;
+}
+
+static void mark_tile(const work *w, int c, span s, const float *x)
+{
+    uint8_t *tiles = w->copies[c].out.nonfinite_tiles;
+    if (tiles && mxa_amax_bits(x, s.rows * w->x->shape[3]) >= MXA_F32_INF)
+        tiles[s.matrix * w->items_per_matrix + s.first / ITEM_ROWS] = 1;
+}
+
+static int64_t chunk_rows(const work *w)
+{
+    for (int c = 0; c < w->n; c++)
+        if (w->copies[c].axis == MXA_AXIS_TOKEN || w->copies[c].level == MXA_LEVEL_TOKEN_BLOCK)
+            return ITEM_ROWS;
+    return CHUNK_ROWS;
+}
+
+static void code_item(const work *w, int64_t item, char *scratch, int64_t *n_bad)
+{
+    span rest = item_span(w, item), chunk;
+    for (int c = 0; c < w->n; c++)
+        if (w->copies[c].out.nonfinite_tiles)
+            w->copies[c].out.nonfinite_tiles[item] = 0;
+    while (rest.rows > 0) {
+        rest = split_span(rest, chunk_rows(w), &chunk);
+        prepare(w, chunk, scratch);
+        for (int c = 0; c < w->n; c++) {
+            mark_tile(w, c, chunk, prepared(w, scratch, c));
+            n_bad[c] += w->copies[c].axis == MXA_AXIS_TOKEN ? code_columns(w, c, chunk, scratch)
+                                                            : code_rows(w, c, chunk, scratch);
+        }
+    }
+}
+
+static void code_all(const work *w, int64_t *n_bad)
+{
+    int64_t first = 0, second = 0;
+#pragma omp parallel for schedule(static) num_threads(w->threads) reduction(+ : first, second) if (w->items > 1)
+    for (int64_t item = 0; item < w->items; item++) {
+        int64_t count[MAX_COPIES] = { 0 };
+        code_item(w, item, thread_scratch(w), count);
+        first += count[0];
+        second += count[1];
+    }
+    n_bad[0] = first;
+    if (w->n > 1)
+        n_bad[1] = second;
+}
+
+/* The bits of the largest finite and the largest magnitude of one item, as copy c sees it. */
+static void scan_item(const work *w, int64_t item, char *scratch, int c, uint32_t *finite, uint32_t *any)
+{
+    span rest = item_span(w, item), chunk;
+    *finite = *any = 0;
+    while (rest.rows > 0) {
+        rest = split_span(rest, CHUNK_ROWS, &chunk);
+        prepare(w, chunk, scratch);
+        const int64_t n = chunk.rows * w->x->shape[3];
+        const uint32_t chunk_finite = finite_amax(prepared(w, scratch, c), n);
+        const uint32_t chunk_any = mxa_amax_bits(prepared(w, scratch, c), n);
+        *finite = chunk_finite > *finite ? chunk_finite : *finite;
+        *any = chunk_any > *any ? chunk_any : *any;
+    }
+}
+
+static bool all_finite(const work *w)
+{
+    uint32_t largest = 0;
+#pragma omp parallel for schedule(static) num_threads(w->threads) reduction(max : largest) if (w->items > 1)
+    for (int64_t item = 0; item < w->items; item++)
+        for (int c = 0; c < (w->same_steps ? 1 : w->n); c++) {
+            uint32_t finite, any;
+            scan_item(w, item, thread_scratch(w), c, &finite, &any);
+            largest = any > largest ? any : largest;
+        }
+    return largest < MXA_F32_INF;
+}
+
+/* Factors of level TENSOR and HEAD, from a read of their own: out.g holds each region's maximum until all are known. */
+static void region_factors(const work *w, int c)
+{
+    const mxa_copy *copy = &w->copies[c];
+    const int64_t matrices = w->x->shape[0] * w->x->shape[1];
+    const int64_t regions = copy->level == MXA_LEVEL_HEAD ? matrices : 1;
+    float *g = copy->out.g;
+    for (int64_t i = 0; i < regions; i++)
+        g[i] = 0.0f;
+#pragma omp parallel for schedule(static) num_threads(w->threads) if (w->items > 1)
+    for (int64_t item = 0; item < w->items; item++) {
+        uint32_t finite, any;
+        scan_item(w, item, thread_scratch(w), c, &finite, &any);
+        const span s = item_span(w, item);
+        float *region = g + mxa_level_index(copy->level, w->x->shape, s.b, s.h, s.first);
+        const float amax = mxa_f32_from_bits(finite);
+#pragma omp critical(mxa_region_factors)
+        *region = amax > *region ? amax : *region;
+    }
+    const float divisor = mxa_g_divisor(copy->spec.info);
+    for (int64_t i = 0; i < regions; i++)
+        g[i] = mxa_second_level(divisor, copy->spec.nvfp4, g[i]);
+}
+
+int64_t mxa_level_count(mxa_level level, const int64_t shape[4])
+{
+    const int64_t matrices = shape[0] * shape[1];
+    switch (level) {
+    case MXA_LEVEL_TENSOR: return 1;
+    case MXA_LEVEL_HEAD: return matrices;
+    case MXA_LEVEL_TOKEN_BLOCK: return matrices * ((shape[2] + ITEM_ROWS - 1) / ITEM_ROWS);
+    case MXA_LEVEL_TOKEN: return matrices * shape[2];
+    default: return 0;
+    }
+}
+
+/* What stands in the outputs before the items are coded. */
+static void begin_copy(const work *w, int c)
+{
+    const mxa_copy *copy = &w->copies[c];
+    const int64_t *shape = w->x->shape;
+    const bool by_token = copy->axis == MXA_AXIS_TOKEN;
+    const int64_t rows = shape[by_token ? 3 : 2], cols = shape[by_token ? 2 : 3];
+    if (copy->layout != MXA_LAYOUT_ROW && copy->spec.info->block) {
+        const int64_t bytes = mxa_layout_bytes(copy->layout, rows, mxa_scale_cols(copy->spec.info, cols));
+        memset(copy->out.scales, 0, (size_t)(shape[0] * shape[1] * bytes));
+    }
+    if (copy->level == MXA_LEVEL_NONE)
+        return;
+    if (!copy->g_given) {
+        if (per_region(copy->level))
+            region_factors(w, c);
+    } else if (copy->g_given != copy->out.g) {
+        memcpy(copy->out.g, copy->g_given, (size_t)mxa_level_count(copy->level, shape) * sizeof(float));
+    }
+}
+
+static work make_work(const mxa_tensor *x, mxa_nonfinite policy, int n, const mxa_copy *copies, int threads,
+                      void *scratch)
+{
+    const int64_t tiles = (x->shape[2] + ITEM_ROWS - 1) / ITEM_ROWS;
+    work w = { .x = x,
+               .policy = policy,
+               .n = n,
+               .copies = copies,
+               .items_per_matrix = tiles,
+               .items = x->shape[0] * x->shape[1] * tiles,
+               .threads = resolve_threads(threads),
+               .scratch = scratch,
+               .rows_bytes = rows_bytes(x->shape) };
+    w.thread_bytes = thread_bytes(x->shape, copies[0].axis);
+    w.same_steps = n == 1 || (copies[0].rotate == copies[1].rotate && copies[0].mean == copies[1].mean);
+    for (int c = 0; c < n; c++)
+        w.fn[c] = mxa_quantize_pick(copies[c].spec.info->format)->fn;
+    return w;
+}
+
+mxa_status mxa_quantize_copies(const mxa_tensor *x, mxa_nonfinite policy, int n, const mxa_copy *copies,
+                               int threads, void *scratch, int64_t *n_bad)
+{
+    assert(n >= 1 && n <= MAX_COPIES && (n == 1 || copies[0].axis == copies[1].axis));
+    const work w = make_work(x, policy, n, copies, threads, scratch);
+    if (policy == MXA_NONFINITE_ERROR && !all_finite(&w))
+        return mxa_fail(
+            MXA_ERR_NONFINITE,
+            "x: holds NaN or Inf, or overflows when smoothed and rotated; policy ERROR allows none");
+    for (int c = 0; c < n; c++)
+        begin_copy(&w, c);
+    code_all(&w, n_bad);
+    return MXA_OK;
+}
+
+float mxa_finite_amax(const mxa_tensor *x, mxa_nonfinite policy, const mxa_copy *copy, int threads,
+                      void *scratch)
+{
+    const work w = make_work(x, policy, 1, copy, threads, scratch);
+    uint32_t largest = 0;
+#pragma omp parallel for schedule(static) num_threads(w.threads) reduction(max : largest) if (w.items > 1)
+    for (int64_t item = 0; item < w.items; item++) {
+        uint32_t finite, any;
+        scan_item(&w, item, thread_scratch(&w), 0, &finite, &any);
+        largest = finite > largest ? finite : largest;
+    }
+    return mxa_f32_from_bits(largest);
+}
