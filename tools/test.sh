@@ -1,0 +1,81 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Every test there is, for `make test`. Logs and JUnit files go to build/results; the last line counts.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+results=$PWD/build/results
+rm -rf "$results"
+mkdir -p "$results"
+jobs=$(nproc)
+# More threads than processors would spin for each other.
+export OMP_WAIT_POLICY=passive
+export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
+
+# run NAME COMMAND...: the command's output goes to a log that is shown if it fails. Returns its status.
+run() {
+    local name=$1 status=0 begun=$SECONDS
+    shift
+    "$@" >"$results/$name.log" 2>&1 || status=$?
+    case $status in
+    0) echo "ok   $name ($((SECONDS - begun)) s)" ;;
+    77) echo "skip $name: $(tail -n 1 "$results/$name.log")" ;;
+    *)
+        tail -n 80 "$results/$name.log"
+        echo "FAIL $name ($((SECONDS - begun)) s), all of it in build/results/$name.log"
+        ;;
+    esac
+    return $status
+}
+
+# One test.
+check() {
+    local status=0
+    run "$@" || status=$?
+    echo "check $1 $status" >>"$results/steps.txt"
+    return $status
+}
+
+# Many tests, which the command lists in results/NAME.xml.
+suite() {
+    local status=0
+    run "$@" || status=$?
+    echo "suite $1 $status" >>"$results/steps.txt"
+}
+
+# build NAME CC CXX CMAKE_OPTIONS...
+build() {
+    local name=$1 cc=$2 cxx=$3
+    shift 3
+    CC=$cc CXX=$cxx cmake -S . -B "build/$name" -DMXA_BUILD_TESTS=ON -DMXA_WERROR=ON "$@" &&
+        cmake --build "build/$name" --parallel "$jobs"
+}
+
+# ctests NAME: the tests of one build.
+ctests() {
+    suite "$1-tests" ctest --test-dir "build/$1" --parallel "$jobs" --output-on-failure \
+        --test-output-size-passed 1000000 --output-junit "$results/$1-tests.xml"
+}
+
+pytests() {
+    suite "$1" env MXATTN_LIB="$PWD/build/gcc/libmxattn.so" MXATTN_COMMAND="$PWD/build/gcc/mxattn" \
+        .venv/bin/python -m pytest -q -rs "tests/$1" --junit-xml "$results/$1.xml"
+}
+
+check style tools/style.sh || true
+check format tools/format_check.sh || true
+check venv tools/venv.sh .venv tests/python/requirements.txt || true
+if check gcc-build build gcc gcc g++; then
+    check symbols tools/symbols.sh build/gcc/libmxattn.so || true
+    check package tests/package/install_test.sh build/gcc || true
+    ctests gcc
+    pytests python
+    pytests cli
+fi
+if check clang-build build clang clang clang++; then
+    ctests clang
+fi
+if check sanitize-build build sanitize clang clang++ -DMXA_SANITIZE=ON; then
+    ctests sanitize
+fi
+python3 tools/count.py "$results"
