@@ -52,7 +52,9 @@ typedef enum mxa_status {
 /* "MXA_ERR_ARG"; "unknown status" for a number that is none. */
 MXA_API const char *mxa_status_name(mxa_status status);
 
-/* The calling thread's last error as one sentence; "" before the first. Valid until the thread's next error. */
+/*
+ * The calling thread's last error as one sentence; "" before the first. Valid until the thread's next error.
+ */
 MXA_API const char *mxa_error_text(void);
 
 /* ------------------------------------------------------------------ tensors */
@@ -215,8 +217,8 @@ MXA_API mxa_status mxa_quantize(const mxa_tensor *x, mxa_format format, const mx
 /*
  * The fused quantiser: a low and a high copy of x from one read, the same bytes as two calls of mxa_quantize.
  * Each copy has its own options; the policy for NaN and Inf, and threads, are the low copy's. n_bad receives
- * both counts, low first. Only AXIS_HEAD. Errors as mxa_quantize; MXA_ERR_ARG also for AXIS_TOKEN or if the two
- * policies or means differ.
+ * both counts, low first. Only AXIS_HEAD. Errors as mxa_quantize; MXA_ERR_ARG also for AXIS_TOKEN or if the
+ * two policies or means differ.
  */
 MXA_API mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const mxa_quant_opts *low_opts,
                                      const mxa_packed *low_out, mxa_format high,
@@ -224,9 +226,9 @@ MXA_API mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const 
                                      int64_t n_bad[2]);
 
 /*
- * Back to numbers: out [batch][heads][seq][dim], F32, or F16 or BF16 rounded once (finite overflow saturates).
- * opts as for quantising; rotate turns the values back (in fp32, before rounding); mean is added last.
- * NaN codes and scales give quiet NaN. Errors as mxa_quantize.
+ * Back to numbers: out [batch][heads][seq][dim], F32, or F16 or BF16 rounded once (finite overflow
+ * saturates). opts as for quantising; rotate turns the values back (in fp32, before rounding); mean is added
+ * last. NaN codes and scales give quiet NaN. Errors as mxa_quantize.
  */
 MXA_API mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const mxa_quant_opts *opts,
                                   const mxa_tensor *out);
@@ -242,7 +244,10 @@ MXA_API mxa_status mxa_channel_mean(const mxa_tensor *x, int64_t n_tokens, float
 /* out = x - mean, in fp32; out is F32. May be in place. */
 MXA_API mxa_status mxa_subtract_mean(const mxa_tensor *x, const float *mean, const mxa_tensor *out);
 
-/* out = x rotated by the orthonormal Hadamard matrix of numerics.md section 9, in fp32; out is F32. Its own inverse. */
+/*
+ * out = x rotated by the orthonormal Hadamard matrix of numerics.md section 9, in fp32; out is F32. Its own
+ * inverse.
+ */
 MXA_API mxa_status mxa_rotate(const mxa_tensor *x, const mxa_tensor *out);
 
 /* One code a byte to and from the packed row format: rows of cols codes, row_bytes as in mxa_packed_size. */
@@ -267,21 +272,23 @@ typedef enum mxa_foreign {
 
 /*
  * Import rows of cols elements. src holds src_bytes; out->codes and out->scales are written. No g: ggml NVFP4
- * has none (take 1). MXA_ERR_LAYOUT if cols is not a multiple of the foreign block; MXA_ERR_SHAPE if src_bytes
- * is not what rows and cols need.
+ * has none (take 1). MXA_ERR_LAYOUT if cols is not a multiple of the foreign block; MXA_ERR_SHAPE if
+ * src_bytes is not what rows and cols need.
  */
 MXA_API mxa_status mxa_import_rows(mxa_foreign from, const uint8_t *src, int64_t src_bytes, int64_t rows,
                                    int64_t cols, const mxa_packed *out);
 
 /*
- * Import one vLLM NVFP4 page: K codes, K scales, V codes, V scales; k and v receive [kv_head][token][...] codes
- * and row scales. MXA_ERR_LAYOUT unless tokens % 4 = 0 and head_dim % 64 = 0.
+ * Import one vLLM NVFP4 page: K codes, K scales, V codes, V scales; k and v receive [kv_head][token][...]
+ * codes and row scales. MXA_ERR_LAYOUT unless tokens % 4 = 0 and head_dim % 64 = 0.
  */
 MXA_API mxa_status mxa_import_vllm_page(const uint8_t *page, int64_t page_bytes, int64_t heads_kv,
                                         int64_t tokens, int64_t head_dim, const mxa_packed *k,
                                         const mxa_packed *v);
 
-/* g = 1 / multiplier in fp32, for software that stores what it multiplied by. MXA_ERR_SCALE outside 2^+-117. */
+/*
+ * g = 1 / multiplier in fp32, for software that stores what it multiplied by. MXA_ERR_SCALE outside 2^+-117.
+ */
 MXA_API mxa_status mxa_import_multipliers(const float *multipliers, int64_t n, float *g);
 
 /* ------------------------------------------------------------------ recipes */
@@ -319,13 +326,18 @@ MXA_API void mxa_recipe_default(mxa_recipe *recipe);
 
 /*
  * Read a recipe text: a name ("dma4"), changes to one ("dma4,diag=256"), or written out
- * ("low_q=int8,low_k=mxfp4,high=bf16,diag=128,sink=128,rotate,smooth-k=prefix"). docs/algorithm.md lists the keys.
- * MXA_ERR_ARG an unknown name or key (the sentence lists the known ones) or choices that contradict each other;
+ * ("low_q=int8,low_k=mxfp4,high=bf16,diag=128,sink=128,rotate,smooth-k=prefix"). docs/algorithm.md lists the
+ * keys.
+ * MXA_ERR_ARG an unknown name or key (the sentence lists the known ones) or choices that contradict each
+ * other;
  * MXA_ERR_FORMAT, MXA_ERR_RULE.
  */
 MXA_API mxa_status mxa_recipe_parse(const char *text, mxa_recipe *recipe);
 
-/* Write the recipe out in full, so that parsing it gives the same recipe. Returns the length as snprintf does. */
+/*
+ * Write the recipe out in full, so that parsing it gives the same recipe. Returns the length as snprintf
+ * does.
+ */
 MXA_API size_t mxa_recipe_text(const mxa_recipe *recipe, char *text, size_t capacity);
 
 /* The i-th recipe name, from 0; NULL past the end. */
@@ -337,16 +349,19 @@ MXA_API const char *mxa_recipe_name(int i);
 
 typedef enum mxa_device { MXA_DEVICE_AUTO = -2, MXA_DEVICE_CPU = -1, MXA_DEVICE_CUDA_0 = 0 } mxa_device;
 
-/* "auto", "cpu" or "cuda:N". MXA_ERR_ARG for another word. Whether the device is there is the plan's business. */
+/*
+ * "auto", "cpu" or "cuda:N". MXA_ERR_ARG for another word. Whether the device is there is the plan's
+ * business.
+ */
 MXA_API mxa_status mxa_device_parse(const char *text, mxa_device *device);
 
 /*
  * One attention. Query head h reads key/value head h / (heads / heads_kv). All tensors are
  * [batch][heads][len][dim]; V and the output have head_dim_v.
  *
- * With cu_seqlens (both or neither, batch + 1 ascending offsets from 0, copied by the plan) the tensors are packed:
- * [1][heads][q_len][dim] where q_len and kv_len count all rows; rows past the last offset are not read, and zero
- * in the output (LSE -inf). Alignment, windows and tiles count inside each sequence.
+ * With cu_seqlens (both or neither, batch + 1 ascending offsets from 0, copied by the plan) the tensors are
+ * packed: [1][heads][q_len][dim] where q_len and kv_len count all rows; rows past the last offset are not
+ * read, and zero in the output (LSE -inf). Alignment, windows and tiles count inside each sequence.
  */
 typedef struct mxa_problem {
     size_t size; /* set by mxa_problem_default */
@@ -367,13 +382,15 @@ typedef struct mxa_problem {
 MXA_API void mxa_problem_default(mxa_problem *p, int64_t batch, int64_t heads, int64_t heads_kv,
                                  int64_t q_len, int64_t kv_len, int64_t head_dim);
 
-/* A checked problem with its kernels chosen. Several threads may use one, each with a workspace of its own. */
+/*
+ * A checked problem with its kernels chosen. Several threads may use one, each with a workspace of its own.
+ */
 typedef struct mxa_plan mxa_plan;
 
 /*
  * recipe NULL: dma8. On success *plan is the caller's, to be freed with mxa_plan_free (NULL is allowed).
- * MXA_ERR_ARG, MXA_ERR_SHAPE, MXA_ERR_FORMAT, MXA_ERR_RULE as the arguments deserve; MXA_ERR_UNSUPPORTED what no kernel
- * does; MXA_ERR_DEVICE a device that is not there; MXA_ERR_MEMORY.
+ * MXA_ERR_ARG, MXA_ERR_SHAPE, MXA_ERR_FORMAT, MXA_ERR_RULE as the arguments deserve; MXA_ERR_UNSUPPORTED what
+ * no kernel does; MXA_ERR_DEVICE a device that is not there; MXA_ERR_MEMORY.
  */
 MXA_API mxa_status mxa_plan_create(const mxa_problem *problem, const mxa_recipe *recipe, mxa_plan **plan);
 MXA_API void mxa_plan_free(mxa_plan *plan);
@@ -398,16 +415,18 @@ typedef struct mxa_attention_args {
 } mxa_attention_args;
 
 /*
- * out = softmax(mask(softcap(softmax_scale * q k^T))) v, by the plan's recipe. A query that sees no key gives 0
- * and LSE -inf. Memory of masked keys never reaches a result. No allocation.
- * MXA_ERR_ARG, MXA_ERR_SHAPE a tensor that differs from the plan's problem; MXA_ERR_ALIGN; MXA_ERR_WORKSPACE; MXA_ERR_SCALE.
+ * out = softmax(mask(softcap(softmax_scale * q k^T))) v, by the plan's recipe. A query that sees no key gives
+ * 0 and LSE -inf. Memory of masked keys never reaches a result. No allocation.
+ * MXA_ERR_ARG, MXA_ERR_SHAPE a tensor that differs from the plan's problem; MXA_ERR_ALIGN; MXA_ERR_WORKSPACE;
+ * MXA_ERR_SCALE.
  */
 MXA_API mxa_status mxa_attention(const mxa_plan *plan, const mxa_attention_args *args);
 
 /*
  * Merge n partial results over disjoint keys, weighted by exp(LSE): o[i] and out [batch][heads][len][dim],
- * lse[i] and out_lse [batch][heads][len], natural logarithm. (0, -inf) changes nothing; only such parts give it again. sinks
- * [heads] or NULL: sink logits that no part has counted. out_lse may be NULL; out may be one of the parts.
+ * lse[i] and out_lse [batch][heads][len], natural logarithm. (0, -inf) changes nothing; only such parts give
+ * it again. sinks [heads] or NULL: sink logits that no part has counted. out_lse may be NULL; out may be one
+ * of the parts.
  */
 MXA_API mxa_status mxa_merge(int n, const mxa_tensor *o, const float *const *lse, const float *sinks,
                              const mxa_tensor *out, float *out_lse);

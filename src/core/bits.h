@@ -54,7 +54,10 @@ MXA_HD static inline float mxa_f32_from_f16(uint16_t h)
     return mxa_f32_from_bits(sign | mxa_f32_bits(subnormal));
 }
 
-/* Round to nearest even; finite overflow saturates to the largest finite value; NaN becomes 0x7FC0; Inf stays. */
+/*
+ * Round to nearest even; finite overflow saturates to the largest finite value; NaN becomes 0x7FC0; Inf
+ * stays.
+ */
 MXA_HD static inline uint16_t mxa_bf16_from_f32(float x)
 {
     const uint32_t b = mxa_f32_bits(x), mag = b & 0x7FFFFFFFu, sign = b >> 16 & 0x8000u;

@@ -5,8 +5,8 @@
 #include <mxattn/mxattn.h>
 
 /*
- * Set the calling thread's error sentence and return status. The sentence names the argument, its value and the
- * rule: mxa_fail(MXA_ERR_SHAPE, "q: head_dim %lld is not a multiple of 32", (long long)d).
+ * Set the calling thread's error sentence and return status. The sentence names the argument, its value and
+ * the rule: mxa_fail(MXA_ERR_SHAPE, "q: head_dim %lld is not a multiple of 32", (long long)d).
  */
 mxa_status mxa_fail(mxa_status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
