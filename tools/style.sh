@@ -36,8 +36,8 @@ mapfile -t library < <(tracked 'src/')
 mapfile -t outside_cuda < <(printf '%s\n' "${sources[@]}" | grep -v '^src/cuda/')
 mapfile -t users < <(tracked 'cli/*.[ch]' 'tests/api/*.[ch]*' 'examples/*.[ch]')
 mapfile -t scripts < <(tracked '*.py' '*.sh' '*.in' '*CMakeLists.txt' '*.cmake' Makefile .ci/run .clang-format .clang-tidy)
-# Bytes that fuzzers feed, and tensors, are no text.
-mapfile -t text < <(tracked | grep -vE '\.(safetensors|png)$|^tests/fuzz/corpus')
+# Tensors and what fuzzers feed are no text.
+mapfile -t text < <(tracked | grep -vE '\.(safetensors|png)$|^data/.*\.json$|^tests/fuzz/corpus')
 
 # Layers, lowest first. Files directly in src/ are the API. A file may include its own layer's folder and those below.
 search '^ *# *include "' "${library[@]}" | awk -F: '

@@ -39,8 +39,8 @@ typedef struct check_timer {
 } check_timer;
 
 /*
- * Begin an entry, named op/name/format. False if it is not to run: --filter leaves it out, or this machine (as
- * masked by --cpu) lacks what it needs, which is reported as skipped.
+ * Begin an entry, named op/name/format. False if it is not to run: --filter leaves it out, or this machine
+ * (as masked by --cpu) lacks what it needs, which is reported as skipped.
  */
 bool check_entry(const char *op, const char *name, const char *format, uint32_t needs);
 
@@ -55,8 +55,9 @@ int64_t check_pick(int64_t low, int64_t high);
 float check_normal(void);
 
 /*
- * n floats whose blocks of 16 are of random kinds: normal, ties between codes, maxima at the edge of saturation,
- * one outlier, zeros of both signs, subnormals, huge, any bit pattern. Inf and NaN only if asked for.
+ * n floats whose blocks of 16 are of random kinds: normal, ties between codes, maxima at the edge of
+ * saturation, one outlier, zeros of both signs, subnormals, huge, any bit pattern. Inf and NaN only if asked
+ * for.
  */
 float *check_floats(int64_t n, bool nonfinite);
 

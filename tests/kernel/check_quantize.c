@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every quantiser gives the reference's bytes, and the reference what exact_quantize.c works out in double. */
+/*
+ * Every quantiser gives the reference's bytes, and the reference what exact_quantize.c works out in double.
+ */
 #include "check_lists.h"
 
 #include "check.h"

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quantising one row as docs/numerics.md describes it, in double where it is exact: slow, short, independent. */
+/*
+ * Quantising one row as docs/numerics.md describes it, in double where it is exact: slow, short, independent.
+ */
 #ifndef EXACT_QUANTIZE_H
 #define EXACT_QUANTIZE_H
 

@@ -8,8 +8,7 @@ typedef struct float_shape {
     mxa_format format;
     int exponent_bits, mantissa_bits, bias;
     double largest;
-    bool
-        top_is_ieee; /* the largest exponent field means Inf and NaN; else only all ones (E4M3) or nothing does */
+    bool top_is_ieee; /* the largest exponent field means Inf and NaN; else what exceeds largest is NaN */
 } float_shape;
 
 static const float_shape shapes[] = {

@@ -11,7 +11,9 @@
 /* Value of an element code, without scales; INT8 codes are whole numbers, those of MXINT8 64ths. */
 double exact_element(mxa_format format, uint32_t code);
 
-/* The element nearest to t: ties to the even code, saturated, sign of zero kept (not in the integer formats). */
+/*
+ * The element nearest to t: ties to the even code, saturated, sign of zero kept (not in the integer formats).
+ */
 double exact_nearest(mxa_format format, double t);
 
 /* Values of scale bytes; NaN for 0xFF and 0x7F. */
