@@ -171,8 +171,8 @@ bool check_same_floats(const char *what, check_buf want, check_buf got)
 
 bool check_close(const char *what, int64_t index, double want, double got, double bound)
 {
-    const bool same_class = isnan(want) == isnan(got) && (!isinf(want) && !isinf(got) ? true : want == got);
-    if (same_class && (isnan(want) || isinf(want) || fabs(want - got) <= bound))
+    const bool ordinary = isfinite(want) && isfinite(got);
+    if (ordinary ? fabs(want - got) <= bound : want == got || (isnan(want) && isnan(got)))
         return true;
     check_fail("%s[%lld]: want %.9g, got %.9g, bound %.3g", what, (long long)index, want, got, bound);
     return false;
