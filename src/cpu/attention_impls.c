@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Fastest first. A plan takes the first entry that runs it; mxa_check runs and times every one. */
+#include "cpu/attention_cpu.h"
+#include "cpu/features.h"
+#include "cpu/ref/attention_ref.h"
+
+/* Rounding of one operation in float64, and a bound on glibc's exp. */
+#define REF_EPS 0x1p-53
+
+const mxa_attention_impl mxa_attention_impls[] = {
+    { "ref", 0, NULL, mxa_attention_ref_scratch, mxa_attention_ref, REF_EPS, REF_EPS, false },
+    { NULL, 0, NULL, NULL, NULL, 0, 0, false },
+};

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of the copies of Q and K, as kernels ask for them. */
+#include "cpu/attention_cpu.h"
+
+static mxa_rows rows_of(const mxa_operand *op, int64_t row, int64_t unit, int64_t batch, int64_t head,
+                        int64_t first)
+{
+    return (mxa_rows){
+        .operand = op,
+        .codes = op->codes ? op->codes + row * op->row_bytes : NULL,
+        .scales = op->scales ? op->scales + row * op->scale_cols : NULL,
+        .g = op->g ? op->g + unit : NULL,
+        .batch = batch,
+        .head = head,
+        .first = first,
+    };
+}
+
+/* The first factor of a matrix: row its first row, block its first block, matrix its number. */
+static int64_t first_unit(mxa_level level, int64_t matrix, int64_t block, int64_t row)
+{
+    switch (level) {
+    case MXA_LEVEL_HEAD: return matrix;
+    case MXA_LEVEL_TOKEN_BLOCK: return block;
+    case MXA_LEVEL_TOKEN: return row;
+    default: return 0;
+    }
+}
+
+static int64_t blocks(int64_t rows)
+{
+    return (rows + MXA_TILE - 1) / MXA_TILE;
+}
+
+mxa_rows mxa_job_q(const mxa_attention_job *job, int copy, const mxa_sequence *s, int64_t h)
+{
+    const mxa_operand *const op = &job->q[copy];
+    const int64_t row = s->q_rows + h * s->map.q_len, block = s->q_blocks + h * blocks(s->map.q_len);
+    const int64_t matrix = (s - job->plan->sequences) * job->plan->problem.heads + h;
+    return rows_of(op, row, first_unit(op->plan->level, matrix, block, row), s->batch, h, s->q_first);
+}
+
+mxa_rows mxa_job_k(const mxa_attention_job *job, int copy, const mxa_sequence *s, int64_t h_kv)
+{
+    const mxa_operand *const op = &job->k[copy];
+    const int64_t row = s->k_rows + h_kv * s->map.kv_len, block = s->k_blocks + h_kv * blocks(s->map.kv_len);
+    const int64_t matrix = (s - job->plan->sequences) * job->plan->problem.heads_kv + h_kv;
+    return rows_of(op, row, first_unit(op->plan->level, matrix, block, row), s->batch, h_kv, s->k_first);
+}
+
+/* Round fp32 values to the plain format and widen them again. */
+static void round_row(mxa_format format, int64_t n, float *row)
+{
+    if (format == MXA_FORMAT_BF16)
+        for (int64_t d = 0; d < n; d++)
+            row[d] = mxa_f32_from_bf16(mxa_bf16_from_f32(row[d]));
+    if (format == MXA_FORMAT_F16)
+        for (int64_t d = 0; d < n; d++)
+            row[d] = mxa_f32_from_f16(mxa_f16_from_f32(row[d]));
+}
+
+void mxa_rows_load(const mxa_rows *rows, int64_t first, int64_t n, float *out, int64_t stride)
+{
+    const mxa_operand *const op = rows->operand;
+    const int64_t dim = op->x->shape[3];
+    if (rows->codes) {
+        const uint8_t *const scales = rows->scales ? rows->scales + first * op->scale_cols : NULL;
+        op->decode->fn(op->plan->info, rows->codes + first * op->row_bytes, scales, n, dim, out, stride);
+        return;
+    }
+    for (int64_t r = 0; r < n; r++) {
+        mxa_row_load(op->x, rows->batch, rows->head, rows->first + first + r, out + r * stride);
+        round_row(op->plan->info->format, dim, out + r * stride);
+    }
+}
+
+float mxa_rows_factor(const mxa_rows *rows, int64_t i)
+{
+    if (!rows->g)
+        return 1.0f;
+    switch (rows->operand->plan->level) {
+    case MXA_LEVEL_TOKEN: return rows->g[i];
+    case MXA_LEVEL_TOKEN_BLOCK: return rows->g[i / MXA_TILE];
+    default: return rows->g[0];
+    }
+}
