@@ -37,6 +37,15 @@ MXA_HD static inline bool mxa_f32_is_finite(float x)
     return (mxa_f32_bits(x) & MXA_F32_INF) != MXA_F32_INF;
 }
 
+/*
+ * The bits of x; any NaN is the quiet one, since machines differ in the sign and payload of those they make.
+ */
+MXA_HD static inline uint32_t mxa_f32_canonical(float x)
+{
+    const uint32_t b = mxa_f32_bits(x);
+    return (b & 0x7FFFFFFFu) > MXA_F32_INF ? MXA_F32_NAN : b;
+}
+
 MXA_HD static inline float mxa_f32_from_bf16(uint16_t h)
 {
     return mxa_f32_from_bits((uint32_t)h << 16);

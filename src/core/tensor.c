@@ -131,7 +131,9 @@ void mxa_row_store(const mxa_tensor *x, int64_t b, int64_t h, int64_t i, const f
     void *data = mxa_row(x, b, h, i);
     const int64_t dim = x->shape[3];
     if (x->dtype == MXA_DTYPE_F32) {
-        memcpy(data, row, (size_t)dim * sizeof *row);
+        float *out = data;
+        for (int64_t d = 0; d < dim; d++) /* one NaN for all machines */
+            out[d] = mxa_f32_from_bits(mxa_f32_canonical(row[d]));
     } else if (x->dtype == MXA_DTYPE_BF16) {
         uint16_t *half = data;
         for (int64_t d = 0; d < dim; d++)

@@ -21,7 +21,9 @@ static inline bool mxa_add(int64_t a, int64_t b, int64_t *out)
     return !__builtin_add_overflow(a, b, out);
 }
 
-/* MXA_ERR_SHAPE unless the sizes are not negative and the tensor, in bytes of the largest type, fits 63 bits. */
+/*
+ * MXA_ERR_SHAPE unless the sizes are not negative and the tensor, in bytes of the largest type, fits 63 bits.
+ */
 mxa_status mxa_check_shape(const char *name, const int64_t shape[4]);
 
 /* All that the comment of mxa_tensor promises, but overlaps; an output must not have stride 0 or less. */
@@ -35,7 +37,9 @@ static inline void *mxa_row(const mxa_tensor *x, int64_t b, int64_t h, int64_t i
     return (char *)x->data + offset * mxa_dtype_bytes(x->dtype);
 }
 
-/* A row of dim elements widened to fp32, exactly; and fp32 rounded into a row (docs/numerics.md, section 5). */
+/*
+ * A row of dim elements widened to fp32, exactly; and fp32 rounded into a row (docs/numerics.md, section 5).
+ */
 void mxa_row_load(const mxa_tensor *x, int64_t b, int64_t h, int64_t i, float *row);
 void mxa_row_store(const mxa_tensor *x, int64_t b, int64_t h, int64_t i, const float *row);
 

@@ -16,8 +16,8 @@ enum {
 };
 
 /*
- * MXA_CPU names the highest level allowed: ref, portable, avx2, avx512 or amx; unset or empty: all. Under another
- * word only the reference runs, and mxa_cpu_mask_status says why.
+ * MXA_CPU names the highest level allowed: ref, portable, avx2, avx512 or amx; unset or empty: all. Under
+ * another word only the reference runs, and mxa_cpu_mask_status says why.
  */
 uint32_t mxa_cpu_flags(void);
 

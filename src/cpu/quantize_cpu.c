@@ -1,23 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Quantising a tensor. An item of work is 128 tokens of one matrix; it goes through the caches in chunks of rows that
- * are loaded, sanitised, smoothed and rotated once, then coded for each copy.
+ * Quantising a tensor. An item of work is 128 tokens of one matrix; it goes through the caches in chunks of
+ * rows that are loaded, sanitised, smoothed and rotated once, then coded for each copy. /
  */
 #include "cpu/quantize_cpu.h"
 
 #include <assert.h>
-#include <omp.h>
 
 #include "core/status.h"
 #include "core/tensor.h"
+#include "cpu/row_items.h"
 #include "format/format.h"
 #include "format/hadamard.h"
 #include "format/mx.h"
 #include "format/second_level.h"
 
-#define ITEM_ROWS  128 /* of a TOKEN_BLOCK, and of an entry of nonfinite_tiles */
-#define CHUNK_ROWS 16  /* where a row's factor needs no other row */
-#define ALIGNMENT  64
 #define MAX_COPIES 2
 
 typedef struct work {
@@ -33,32 +30,21 @@ typedef struct work {
     int64_t thread_bytes, rows_bytes; /* of scratch, and of one buffer of prepared rows */
 } work;
 
-/* Tokens [first, first + rows) of matrix (b, h). */
-typedef struct span {
-    int64_t b, h, matrix, first, rows;
-} span;
-
-static int resolve_threads(int threads)
-{
-    return threads > 0 ? threads : omp_get_max_threads();
-}
-
-static int64_t rows_bytes(const int64_t shape[4])
-{
-    const int64_t rows = shape[2] < ITEM_ROWS ? shape[2] : ITEM_ROWS;
-    return mxa_round_up(rows * shape[3] * (int64_t)sizeof(float), ALIGNMENT);
-}
-
 /* Prepared rows of each copy, for AXIS_TOKEN their transpose, and one row's or column's scale bytes. */
 static int64_t thread_bytes(const int64_t shape[4], mxa_axis axis)
 {
-    const int64_t longest = shape[3] > ITEM_ROWS ? shape[3] : ITEM_ROWS;
-    return rows_bytes(shape) * (MAX_COPIES + (axis == MXA_AXIS_TOKEN)) + mxa_round_up(longest, ALIGNMENT);
+    const int64_t longest = shape[3] > MXA_ITEM_ROWS ? shape[3] : MXA_ITEM_ROWS;
+    return mxa_item_bytes(shape) * (MAX_COPIES + (axis == MXA_AXIS_TOKEN)) +
+           mxa_round_up(longest, MXA_SCRATCH_UNIT);
 }
 
 size_t mxa_quantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int threads)
 {
-    return (size_t)(thread_bytes(shape, axis) * resolve_threads(threads));
+    const int64_t most = INT64_MAX / MXA_MAX_THREADS; /* more than any machine has */
+    const int64_t rows_bound = (MAX_COPIES + 2) * MXA_ITEM_ROWS * (int64_t)sizeof(float);
+    if (shape[3] > most / rows_bound - MXA_ITEM_ROWS)
+        return SIZE_MAX;
+    return (size_t)(thread_bytes(shape, axis) * mxa_item_threads(threads, mxa_item_count(shape)));
 }
 
 static float *prepared(const work *w, char *scratch, int copy)
@@ -81,24 +67,6 @@ static char *thread_scratch(const work *w)
     return w->scratch + omp_get_thread_num() * w->thread_bytes;
 }
 
-static span item_span(const work *w, int64_t item)
-{
-    const int64_t *shape = w->x->shape;
-    const int64_t matrix = item / w->items_per_matrix, first = item % w->items_per_matrix * ITEM_ROWS;
-    const int64_t rows = shape[2] - first < ITEM_ROWS ? shape[2] - first : ITEM_ROWS;
-    return (span){ matrix / shape[1], matrix % shape[1], matrix, first, rows };
-}
-
-/* The rest of an item after its first n rows go to *head. */
-static span split_span(span s, int64_t n, span *head)
-{
-    *head = s;
-    head->rows = s.rows < n ? s.rows : n;
-    s.first += head->rows;
-    s.rows -= head->rows;
-    return s;
-}
-
 static void sanitize(mxa_dtype dtype, float *x, int64_t n)
 {
     const float largest = dtype == MXA_DTYPE_F32   ? mxa_f32_from_bits(MXA_F32_MAX)
@@ -117,7 +85,7 @@ static bool has_steps(const mxa_copy *copy)
 }
 
 /* Smooth-K and rotation, from one buffer to another or in place. */
-static void take_steps(const mxa_copy *copy, span s, int64_t dim, const float *from, float *to)
+static void take_steps(const mxa_copy *copy, mxa_row_span s, int64_t dim, const float *from, float *to)
 {
     const float *mean = copy->mean ? copy->mean + s.matrix * dim : NULL;
     for (int64_t r = 0; r < s.rows; r++, from += dim, to += dim) {
@@ -132,7 +100,7 @@ static void take_steps(const mxa_copy *copy, span s, int64_t dim, const float *f
 }
 
 /* One read of the rows; prepared(w, scratch, c) then holds what copy c is coded from. */
-static void prepare(const work *w, span s, char *scratch)
+static void prepare(const work *w, mxa_row_span s, char *scratch)
 {
     const int64_t dim = w->x->shape[3];
     float *rows = prepared(w, scratch, 0);
@@ -169,10 +137,11 @@ static bool per_region(mxa_level level)
 }
 
 /*
- * The factor of one row. Given factors and those of TENSOR and HEAD lie in out.g already; TOKEN and TOKEN_BLOCK are
- * computed here from the n elements of their region.
+ * The factor of one row. Given factors and those of TENSOR and HEAD lie in out.g already; TOKEN and
+ * TOKEN_BLOCK are computed here from the n elements of their region. /
  */
-static float row_factor(const work *w, const mxa_copy *copy, span s, int64_t row, const float *x, int64_t n)
+static float row_factor(const work *w, const mxa_copy *copy, mxa_row_span s, int64_t row, const float *x,
+                        int64_t n)
 {
     if (copy->level == MXA_LEVEL_NONE)
         return 1.0f;
@@ -182,7 +151,10 @@ static float row_factor(const work *w, const mxa_copy *copy, span s, int64_t row
     return *g;
 }
 
-/* Code one row, or a piece of one that starts at column first (a multiple of the block), and place its scales. */
+/*
+ * Code one row, or a piece of one that starts at column first (a multiple of the block), and place its
+ * scales.
+ */
 static int64_t code_row(const work *w, int c, int64_t matrix, int64_t rows, int64_t cols, int64_t row,
                         int64_t first, const float *x, int64_t n, float g, uint8_t *scale_temp)
 {
@@ -204,7 +176,7 @@ static int64_t code_row(const work *w, int c, int64_t matrix, int64_t rows, int6
     return n_bad;
 }
 
-static int64_t code_rows(const work *w, int c, span s, char *scratch)
+static int64_t code_rows(const work *w, int c, mxa_row_span s, char *scratch)
 {
     const mxa_copy *copy = &w->copies[c];
     const int64_t dim = w->x->shape[3];
@@ -223,7 +195,7 @@ static int64_t code_rows(const work *w, int c, span s, char *scratch)
 }
 
 /* AXIS_TOKEN: each channel's 128 tokens are a piece of its row. */
-static int64_t code_columns(const work *w, int c, span s, char *scratch)
+static int64_t code_columns(const work *w, int c, mxa_row_span s, char *scratch)
 {
     const mxa_copy *copy = &w->copies[c];
     const int64_t dim = w->x->shape[3];
@@ -242,29 +214,29 @@ static int64_t code_columns(const work *w, int c, span s, char *scratch)
     return n_bad;
 }
 
-static void mark_tile(const work *w, int c, span s, const float *x)
+static void mark_tile(const work *w, int c, mxa_row_span s, const float *x)
 {
     uint8_t *tiles = w->copies[c].out.nonfinite_tiles;
     if (tiles && mxa_amax_bits(x, s.rows * w->x->shape[3]) >= MXA_F32_INF)
-        tiles[s.matrix * w->items_per_matrix + s.first / ITEM_ROWS] = 1;
+        tiles[s.matrix * w->items_per_matrix + s.first / MXA_ITEM_ROWS] = 1;
 }
 
 static int64_t chunk_rows(const work *w)
 {
     for (int c = 0; c < w->n; c++)
         if (w->copies[c].axis == MXA_AXIS_TOKEN || w->copies[c].level == MXA_LEVEL_TOKEN_BLOCK)
-            return ITEM_ROWS;
-    return CHUNK_ROWS;
+            return MXA_ITEM_ROWS;
+    return MXA_CHUNK_ROWS;
 }
 
 static void code_item(const work *w, int64_t item, char *scratch, int64_t *n_bad)
 {
-    span rest = item_span(w, item), chunk;
+    mxa_row_span rest = mxa_item_span(w->x->shape, item), chunk;
     for (int c = 0; c < w->n; c++)
         if (w->copies[c].out.nonfinite_tiles)
             w->copies[c].out.nonfinite_tiles[item] = 0;
     while (rest.rows > 0) {
-        rest = split_span(rest, chunk_rows(w), &chunk);
+        rest = mxa_span_split(rest, chunk_rows(w), &chunk);
         prepare(w, chunk, scratch);
         for (int c = 0; c < w->n; c++) {
             mark_tile(w, c, chunk, prepared(w, scratch, c));
@@ -277,7 +249,7 @@ static void code_item(const work *w, int64_t item, char *scratch, int64_t *n_bad
 static void code_all(const work *w, int64_t *n_bad)
 {
     int64_t first = 0, second = 0;
-#pragma omp parallel for schedule(static) num_threads(w->threads) reduction(+ : first, second) if (w->items > 1)
+#pragma omp parallel for schedule(static) num_threads(w->threads) reduction(+ : first, second)
     for (int64_t item = 0; item < w->items; item++) {
         int64_t count[MAX_COPIES] = { 0 };
         code_item(w, item, thread_scratch(w), count);
@@ -292,10 +264,10 @@ static void code_all(const work *w, int64_t *n_bad)
 /* The bits of the largest finite and the largest magnitude of one item, as copy c sees it. */
 static void scan_item(const work *w, int64_t item, char *scratch, int c, uint32_t *finite, uint32_t *any)
 {
-    span rest = item_span(w, item), chunk;
+    mxa_row_span rest = mxa_item_span(w->x->shape, item), chunk;
     *finite = *any = 0;
     while (rest.rows > 0) {
-        rest = split_span(rest, CHUNK_ROWS, &chunk);
+        rest = mxa_span_split(rest, MXA_CHUNK_ROWS, &chunk);
         prepare(w, chunk, scratch);
         const int64_t n = chunk.rows * w->x->shape[3];
         const uint32_t chunk_finite = finite_amax(prepared(w, scratch, c), n);
@@ -308,7 +280,7 @@ static void scan_item(const work *w, int64_t item, char *scratch, int c, uint32_
 static bool all_finite(const work *w)
 {
     uint32_t largest = 0;
-#pragma omp parallel for schedule(static) num_threads(w->threads) reduction(max : largest) if (w->items > 1)
+#pragma omp parallel for schedule(static) num_threads(w->threads) reduction(max : largest)
     for (int64_t item = 0; item < w->items; item++)
         for (int c = 0; c < (w->same_steps ? 1 : w->n); c++) {
             uint32_t finite, any;
@@ -318,7 +290,10 @@ static bool all_finite(const work *w)
     return largest < MXA_F32_INF;
 }
 
-/* Factors of level TENSOR and HEAD, from a read of their own: out.g holds each region's maximum until all are known. */
+/*
+ * Factors of level TENSOR and HEAD, from a read of their own: out.g holds each region's maximum until all are
+ * known.
+ */
 static void region_factors(const work *w, int c)
 {
     const mxa_copy *copy = &w->copies[c];
@@ -327,11 +302,11 @@ static void region_factors(const work *w, int c)
     float *g = copy->out.g;
     for (int64_t i = 0; i < regions; i++)
         g[i] = 0.0f;
-#pragma omp parallel for schedule(static) num_threads(w->threads) if (w->items > 1)
+#pragma omp parallel for schedule(static) num_threads(w->threads)
     for (int64_t item = 0; item < w->items; item++) {
         uint32_t finite, any;
         scan_item(w, item, thread_scratch(w), c, &finite, &any);
-        const span s = item_span(w, item);
+        const mxa_row_span s = mxa_item_span(w->x->shape, item);
         float *region = g + mxa_level_index(copy->level, w->x->shape, s.b, s.h, s.first);
         const float amax = mxa_f32_from_bits(finite);
 #pragma omp critical(mxa_region_factors)
@@ -348,7 +323,7 @@ int64_t mxa_level_count(mxa_level level, const int64_t shape[4])
     switch (level) {
     case MXA_LEVEL_TENSOR: return 1;
     case MXA_LEVEL_HEAD: return matrices;
-    case MXA_LEVEL_TOKEN_BLOCK: return matrices * ((shape[2] + ITEM_ROWS - 1) / ITEM_ROWS);
+    case MXA_LEVEL_TOKEN_BLOCK: return matrices * (mxa_items_per_matrix(shape));
     case MXA_LEVEL_TOKEN: return matrices * shape[2];
     default: return 0;
     }
@@ -378,16 +353,15 @@ static void begin_copy(const work *w, int c)
 static work make_work(const mxa_tensor *x, mxa_nonfinite policy, int n, const mxa_copy *copies, int threads,
                       void *scratch)
 {
-    const int64_t tiles = (x->shape[2] + ITEM_ROWS - 1) / ITEM_ROWS;
     work w = { .x = x,
                .policy = policy,
                .n = n,
                .copies = copies,
-               .items_per_matrix = tiles,
-               .items = x->shape[0] * x->shape[1] * tiles,
-               .threads = resolve_threads(threads),
+               .items_per_matrix = mxa_items_per_matrix(x->shape),
+               .items = mxa_item_count(x->shape),
+               .threads = mxa_item_threads(threads, mxa_item_count(x->shape)),
                .scratch = scratch,
-               .rows_bytes = rows_bytes(x->shape) };
+               .rows_bytes = mxa_item_bytes(x->shape) };
     w.thread_bytes = thread_bytes(x->shape, copies[0].axis);
     w.same_steps = n == 1 || (copies[0].rotate == copies[1].rotate && copies[0].mean == copies[1].mean);
     for (int c = 0; c < n; c++)
@@ -415,7 +389,7 @@ float mxa_finite_amax(const mxa_tensor *x, mxa_nonfinite policy, const mxa_copy 
 {
     const work w = make_work(x, policy, 1, copy, threads, scratch);
     uint32_t largest = 0;
-#pragma omp parallel for schedule(static) num_threads(w.threads) reduction(max : largest) if (w.items > 1)
+#pragma omp parallel for schedule(static) num_threads(w.threads) reduction(max : largest)
     for (int64_t item = 0; item < w.items; item++) {
         uint32_t finite, any;
         scan_item(&w, item, thread_scratch(&w), 0, &finite, &any);

@@ -2,8 +2,8 @@
 /*
  * Element codes and block-scale bytes, one at a time: docs/numerics.md, section 2.
  *
- * A code is sign, exponent, mantissa: (1 + m / 2^M) * 2^(e - bias), and (m / 2^M) * 2^(1 - bias) where e is 0.
- * Rounding is to nearest, ties to even; what exceeds the largest code becomes it.
+ * A code is sign, exponent, mantissa: (1 + m / 2^M) * 2^(e - bias), and (m / 2^M) * 2^(1 - bias) where e is
+ * 0. Rounding is to nearest, ties to even; what exceeds the largest code becomes it.
  */
 #ifndef MXA_FORMAT_ELEMENT_H
 #define MXA_FORMAT_ELEMENT_H
@@ -124,7 +124,10 @@ MXA_HD static inline float mxa_element_decode(mxa_element f, uint32_t code)
     return mxa_f32_from_bits(sign | ((mag << (23 - f.man_bits)) + ((uint32_t)(127 - f.bias) << 23)));
 }
 
-/* Nearest integer, ties to even, clamped to -127..127: adding 1.5 * 2^23 rounds to whole numbers. x is not NaN. */
+/*
+ * Nearest integer, ties to even, clamped to -127..127: adding 1.5 * 2^23 rounds to whole numbers. x is not
+ * NaN.
+ */
 MXA_HD static inline int mxa_round_i8(float x)
 {
     const float clamped = x > 127.0f ? 127.0f : x < -127.0f ? -127.0f : x;

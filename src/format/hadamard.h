@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The orthonormal Hadamard rotation of a row, in place: docs/numerics.md, section 9. The order of the additions is
- * the definition, so that all backends give the same bits. The transform is its own inverse.
+ * The orthonormal Hadamard rotation of a row, in place: docs/numerics.md, section 9. The order of the
+ * additions is the definition, so that all backends give the same bits. The transform is its own inverse.
  */
 #ifndef MXA_FORMAT_HADAMARD_H
 #define MXA_FORMAT_HADAMARD_H

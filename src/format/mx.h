@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One block of an MX format (MXFP8, MXFP6, MXFP4, MXINT8), codes one a byte: docs/numerics.md, sections 3 and 4. */
+/*
+ * One block of an MX format (MXFP8, MXFP6, MXFP4, MXINT8), codes one a byte: docs/numerics.md, sections 3 and
+ * 4.
+ */
 #ifndef MXA_FORMAT_MX_H
 #define MXA_FORMAT_MX_H
 
@@ -30,8 +33,8 @@ MXA_HD static inline float mxa_mx_decode(mxa_format format, uint32_t code)
 }
 
 /*
- * Quantise n <= 32 elements; returns whether they hold NaN or Inf. g is 1 at level NONE: dividing by it changes
- * nothing.
+ * Quantise n <= 32 elements; returns whether they hold NaN or Inf. g is 1 at level NONE: dividing by it
+ * changes nothing.
  */
 MXA_HD static inline bool mxa_mx_quantize_block(mxa_format format, mxa_rule rule, const float *x, int n,
                                                 float g, uint8_t *codes, uint8_t *scale)

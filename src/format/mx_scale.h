@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The block scale of the MX formats: docs/numerics.md, section 3. Integers only: logarithms fail next to powers of two. */
+/*
+ * The block scale of the MX formats: docs/numerics.md, section 3. Integers only: logarithms fail next to
+ * powers of two.
+ */
 #ifndef MXA_FORMAT_MX_SCALE_H
 #define MXA_FORMAT_MX_SCALE_H
 
@@ -7,7 +10,8 @@
 
 /*
  * The mantissa field of amax from which the scale is one step larger.
- *   FLOOR never; RCEIL what exceeds the mantissa of the largest element; EVEN what rounds up to the next power of two.
+ *   FLOOR never; RCEIL what exceeds the mantissa of the largest element; EVEN what rounds up to the next
+ *   power of two.
  */
 MXA_HD static inline uint32_t mxa_mx_threshold(mxa_element f, mxa_rule rule)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * One block of NVFP4, codes one a byte: docs/numerics.md, section 4. Elements are divided by the scale as stored
- * times g. No reciprocal and no other association: each changes codes on bf16 input.
+ * One block of NVFP4, codes one a byte: docs/numerics.md, section 4. Elements are divided by the scale as
+ * stored times g. No reciprocal and no other association: each changes codes on bf16 input.
  */
 #ifndef MXA_FORMAT_NVFP4_H
 #define MXA_FORMAT_NVFP4_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Codes one a byte to and from packed codes: docs/formats.md, "Packing". Two nibbles a byte, the even element low;
- * FP6 as a bit stream, lowest bits first; others one a byte.
+ * Codes one a byte to and from packed codes: docs/formats.md, "Packing". Two nibbles a byte, the even element
+ * low; FP6 as a bit stream, lowest bits first; others one a byte.
  */
 #ifndef MXA_FORMAT_PACK_H
 #define MXA_FORMAT_PACK_H

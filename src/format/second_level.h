@@ -20,7 +20,9 @@ MXA_HD static inline float mxa_g_divisor(const mxa_format_info *info)
     return (float)(info->largest * largest_scale);
 }
 
-/* g of a region whose largest finite magnitude is amax. nvfp4: MXA_NVFP4_POW2_G rounds up to a power of two. */
+/*
+ * g of a region whose largest finite magnitude is amax. nvfp4: MXA_NVFP4_POW2_G rounds up to a power of two.
+ */
 MXA_HD static inline float mxa_second_level(float divisor, unsigned nvfp4, float amax)
 {
     if (amax == 0.0f)

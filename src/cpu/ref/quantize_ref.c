@@ -8,8 +8,7 @@ static void copy_plain(mxa_format format, const float *x, int64_t cols, uint8_t 
 {
     for (int64_t i = 0; i < cols; i++) {
         if (format == MXA_FORMAT_F32) {
-            const uint32_t bits = mxa_f32_bits(x[i]), mag = bits & 0x7FFFFFFFu;
-            const uint32_t canonical = mag > MXA_F32_INF ? MXA_F32_NAN : bits;
+            const uint32_t canonical = mxa_f32_canonical(x[i]);
             memcpy(codes + i * (int64_t)sizeof canonical, &canonical, sizeof canonical);
         } else {
             const uint16_t half = format == MXA_FORMAT_F16 ? mxa_f16_from_f32(x[i]) : mxa_bf16_from_f32(x[i]);

@@ -1,0 +1,323 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Public calls that quantise and dequantise: arguments are checked here, the work is the backend's. */
+#include <stdlib.h>
+
+#include "core/status.h"
+#include "core/tensor.h"
+#include "cpu/dequantize_cpu.h"
+#include "cpu/features.h"
+#include "format/format.h"
+#include "format/second_level.h"
+
+/* One copy of a tensor: what to do, how large it becomes, and the policy and threads of its options. */
+typedef struct request {
+    mxa_copy copy;
+    mxa_packed_size size;
+    mxa_nonfinite policy;
+    int threads;
+} request;
+
+void mxa_quant_default(mxa_quant_opts *opts)
+{
+    *opts = (mxa_quant_opts){ .size = sizeof *opts };
+}
+
+static const char *level_name(mxa_level level)
+{
+    static const char *const names[] = { "DEFAULT", "NONE", "TENSOR", "HEAD", "TOKEN_BLOCK", "TOKEN" };
+    return names[level];
+}
+
+static mxa_status check_rule(const mxa_format_info *info, mxa_rule rule)
+{
+    if ((int)rule < MXA_RULE_DEFAULT || rule > MXA_RULE_EVEN)
+        return mxa_fail(MXA_ERR_RULE, "opts: rule %d is not DEFAULT, FLOOR, RCEIL or EVEN", (int)rule);
+    if (rule != MXA_RULE_DEFAULT && !mxa_format_is_mx(info))
+        return mxa_fail(MXA_ERR_RULE, "opts: rule %d, but %s has no scale rule; only MX formats have",
+                        (int)rule, info->name);
+    return MXA_OK;
+}
+
+static mxa_status check_level(const mxa_format_info *info, const mxa_quant_opts *opts)
+{
+    if ((int)opts->level < MXA_LEVEL_DEFAULT || opts->level > MXA_LEVEL_TOKEN)
+        return mxa_fail(MXA_ERR_ARG, "opts: level %d is none of enum mxa_level", (int)opts->level);
+    const mxa_level level = mxa_level_resolve(info, opts->level);
+    if (!info->quantized && level != MXA_LEVEL_NONE)
+        return mxa_fail(MXA_ERR_ARG, "opts: level %s, but %s has no second-level factors", level_name(level),
+                        info->name);
+    if (info->quantized && info->scale == MXA_SCALE_NONE && level == MXA_LEVEL_NONE)
+        return mxa_fail(MXA_ERR_ARG, "opts: level NONE, but %s has no other scale than second-level factors",
+                        info->name);
+    if (opts->axis == MXA_AXIS_TOKEN && level == MXA_LEVEL_TOKEN)
+        return mxa_fail(MXA_ERR_ARG, "opts: level TOKEN with axis TOKEN: a block would hold several factors; "
+                                     "choose TOKEN_BLOCK, HEAD or TENSOR");
+    if (opts->g && level == MXA_LEVEL_NONE)
+        return mxa_fail(MXA_ERR_ARG, "opts: g is given, but level NONE has no factors");
+    if ((uintptr_t)opts->g % _Alignof(float) != 0)
+        return mxa_fail(MXA_ERR_ALIGN, "opts: g %p is not aligned to float", (const void *)opts->g);
+    return MXA_OK;
+}
+
+static mxa_status check_layout(const mxa_format_info *info, mxa_layout layout)
+{
+    if ((int)layout < MXA_LAYOUT_ROW || layout > MXA_LAYOUT_AMD)
+        return mxa_fail(MXA_ERR_LAYOUT, "opts: layout %d is not ROW, TILE_128X4 or AMD", (int)layout);
+    if (layout != MXA_LAYOUT_ROW && info->block == 0)
+        return mxa_fail(MXA_ERR_LAYOUT, "opts: layout %d of scale bytes, but %s has none", (int)layout,
+                        info->name);
+    return MXA_OK;
+}
+
+static mxa_status check_choices(const mxa_format_info *info, const mxa_quant_opts *opts)
+{
+    const unsigned all =
+        MXA_NVFP4_SCALE_UP | MXA_NVFP4_FLUSH_TINY | MXA_NVFP4_POW2_G | MXA_NVFP4_FOUR_OVER_SIX;
+    if (opts->axis != MXA_AXIS_HEAD && opts->axis != MXA_AXIS_TOKEN)
+        return mxa_fail(MXA_ERR_ARG, "opts: axis %d is not HEAD or TOKEN", (int)opts->axis);
+    if ((int)opts->nonfinite < MXA_NONFINITE_PROPAGATE || opts->nonfinite > MXA_NONFINITE_SANITIZE)
+        return mxa_fail(MXA_ERR_ARG, "opts: nonfinite %d is not PROPAGATE, ERROR or SANITIZE",
+                        (int)opts->nonfinite);
+    if (opts->nvfp4 & ~all)
+        return mxa_fail(MXA_ERR_ARG, "opts: nvfp4 0x%x has bits that are no option", opts->nvfp4);
+    if (opts->nvfp4 && info->format != MXA_FORMAT_NVFP4)
+        return mxa_fail(MXA_ERR_ARG, "opts: nvfp4 0x%x, but the format is %s", opts->nvfp4, info->name);
+    if (opts->mean && !info->quantized)
+        return mxa_fail(MXA_ERR_ARG, "opts: mean is given, but %s keeps the input as it is", info->name);
+    if ((uintptr_t)opts->mean % _Alignof(float) != 0)
+        return mxa_fail(MXA_ERR_ALIGN, "opts: mean %p is not aligned to float", (const void *)opts->mean);
+    if (opts->threads < 0 || opts->threads > MXA_MAX_THREADS)
+        return mxa_fail(MXA_ERR_ARG, "opts: threads %d is outside 0..%d", opts->threads, MXA_MAX_THREADS);
+    return MXA_OK;
+}
+
+static mxa_status check_opts(const mxa_format_info *info, const mxa_quant_opts *opts)
+{
+    if (opts->size != sizeof *opts)
+        return mxa_fail(MXA_ERR_ARG, "opts: size %zu is not %zu; mxa_quant_default sets it", opts->size,
+                        sizeof *opts);
+    mxa_status status = check_choices(info, opts);
+    if (status == MXA_OK)
+        status = check_rule(info, opts->rule);
+    if (status == MXA_OK)
+        status = check_level(info, opts);
+    return status == MXA_OK ? check_layout(info, opts->layout) : status;
+}
+
+/* Fill in sizes; the shape is checked, so that rows, cols and their product fit. */
+static mxa_status measure(const mxa_copy *copy, const int64_t shape[4], mxa_packed_size *size)
+{
+    const mxa_format_info *info = copy->spec.info;
+    const bool by_token = copy->axis == MXA_AXIS_TOKEN;
+    *size = (mxa_packed_size){ .matrices = shape[0] * shape[1],
+                               .rows = shape[by_token ? 3 : 2],
+                               .cols = shape[by_token ? 2 : 3] };
+    size->row_bytes = mxa_row_bytes(info, size->cols);
+    size->scale_cols = mxa_scale_cols(info, size->cols);
+    size->g_count = mxa_level_count(copy->level, shape);
+    size->tile_count = size->matrices * ((shape[2] + MXA_TILE - 1) / MXA_TILE);
+    size->matrix_scale_bytes = info->block ? mxa_scale_bytes(copy->layout, size->rows, size->scale_cols) : 0;
+    int64_t matrix_codes;
+    if (size->matrix_scale_bytes < 0 || !mxa_mul(size->rows, size->row_bytes, &matrix_codes) ||
+        !mxa_mul(size->matrices, matrix_codes, &size->code_bytes) ||
+        !mxa_mul(size->matrices, size->matrix_scale_bytes, &size->scale_bytes))
+        return mxa_fail(MXA_ERR_SHAPE, "shape: [%lld][%lld][%lld][%lld] as %s does not fit 63 bits of bytes",
+                        (long long)shape[0], (long long)shape[1], (long long)shape[2], (long long)shape[3],
+                        info->name);
+    return MXA_OK;
+}
+
+static mxa_status make_request(mxa_format format, const mxa_quant_opts *opts, const int64_t shape[4],
+                               request *r)
+{
+    const mxa_format_info *info = mxa_format_get(format);
+    if (!info)
+        return mxa_fail(MXA_ERR_FORMAT, "format: %d is none of enum mxa_format", (int)format);
+    mxa_quant_opts defaults;
+    mxa_quant_default(&defaults);
+    const mxa_quant_opts *o = opts ? opts : &defaults;
+    const mxa_status status = check_opts(info, o);
+    if (status != MXA_OK)
+        return status;
+
+    const int64_t cols = shape[o->axis == MXA_AXIS_TOKEN ? 2 : 3];
+    if (info->block && cols % info->block != 0 && !o->fill_tail)
+        return mxa_fail(MXA_ERR_SHAPE,
+                        "shape: %s %lld is not a multiple of %s's block of %d and fill_tail is off",
+                        o->axis == MXA_AXIS_TOKEN ? "seq" : "dim", (long long)cols, info->name, info->block);
+    r->copy = (mxa_copy){ .spec = { info, mxa_rule_resolve(info, o->rule), o->nvfp4 },
+                          .level = mxa_level_resolve(info, o->level),
+                          .axis = o->axis,
+                          .layout = o->layout,
+                          .rotate = o->rotate,
+                          .mean = o->mean,
+                          .g_given = o->g };
+    r->policy = o->nonfinite;
+    r->threads = o->threads;
+    return measure(&r->copy, shape, &r->size);
+}
+
+mxa_status mxa_packed_sizes(mxa_format format, const mxa_quant_opts *opts, const int64_t shape[4],
+                            mxa_packed_size *out)
+{
+    if (!shape || !out)
+        return mxa_fail(MXA_ERR_ARG, "%s: is NULL", shape ? "out" : "shape");
+    request r;
+    mxa_status status = mxa_check_shape("shape", shape);
+    if (status == MXA_OK)
+        status = make_request(format, opts, shape, &r);
+    if (status == MXA_OK)
+        *out = r.size;
+    return status;
+}
+
+/* The buffers that a copy of this size has, and its factors where they are read. */
+static mxa_status check_packed(const char *name, const mxa_packed *packed, const mxa_packed_size *size)
+{
+    if (!packed)
+        return mxa_fail(MXA_ERR_ARG, "%s: is NULL", name);
+    if (size->code_bytes > 0 && !packed->codes)
+        return mxa_fail(MXA_ERR_ARG, "%s: codes is NULL, %lld bytes belong there", name,
+                        (long long)size->code_bytes);
+    if (size->scale_bytes > 0 && !packed->scales)
+        return mxa_fail(MXA_ERR_ARG, "%s: scales is NULL, %lld bytes belong there", name,
+                        (long long)size->scale_bytes);
+    if (size->g_count > 0 && !packed->g)
+        return mxa_fail(MXA_ERR_ARG, "%s: g is NULL, %lld factors belong there", name,
+                        (long long)size->g_count);
+    if ((uintptr_t)packed->g % _Alignof(float) != 0)
+        return mxa_fail(MXA_ERR_ALIGN, "%s: g %p is not aligned to float", name, (void *)packed->g);
+    return MXA_OK;
+}
+
+static mxa_status check_factors(const char *name, const float *g, int64_t count)
+{
+    for (int64_t i = 0; g && i < count; i++)
+        if (!mxa_g_is_legal(g[i]))
+            return mxa_fail(MXA_ERR_SCALE, "%s: g[%lld] is %g, outside 2^-117..2^117", name, (long long)i,
+                            (double)g[i]);
+    return MXA_OK;
+}
+
+static mxa_status make_quantize_request(const mxa_tensor *x, mxa_format format, const mxa_quant_opts *opts,
+                                        const char *out_name, const mxa_packed *out, request *r)
+{
+    mxa_status status = make_request(format, opts, x->shape, r);
+    if (status == MXA_OK)
+        status = check_packed(out_name, out, &r->size);
+    if (status == MXA_OK)
+        status = check_factors("opts", r->copy.g_given, r->size.g_count);
+    if (status == MXA_OK)
+        r->copy.out = *out;
+    return status;
+}
+
+static mxa_status no_memory(size_t bytes)
+{
+    return mxa_fail(MXA_ERR_MEMORY, "scratch: %zu bytes could not be allocated", bytes);
+}
+
+/* NULL if there is no memory. free releases it. */
+static void *allocate_scratch(size_t bytes)
+{
+    const size_t line = 64, rounded = bytes + (line - bytes % line);
+    return rounded > bytes ? aligned_alloc(line, rounded) : NULL;
+}
+
+static mxa_status quantize(const mxa_tensor *x, const request *first, int n, const mxa_copy *copies,
+                           int64_t *n_bad)
+{
+    const size_t bytes = mxa_quantize_scratch_bytes(x->shape, copies[0].axis, first->threads);
+    void *scratch = allocate_scratch(bytes);
+    if (!scratch)
+        return no_memory(bytes);
+    const mxa_status status =
+        mxa_quantize_copies(x, first->policy, n, copies, first->threads, scratch, n_bad);
+    free(scratch);
+    return status;
+}
+
+mxa_status mxa_quantize(const mxa_tensor *x, mxa_format format, const mxa_quant_opts *opts,
+                        const mxa_packed *out, int64_t *n_bad)
+{
+    request r;
+    mxa_status status = mxa_cpu_mask_status();
+    if (status == MXA_OK)
+        status = mxa_check_tensor("x", x);
+    if (status == MXA_OK)
+        status = make_quantize_request(x, format, opts, "out", out, &r);
+    int64_t count = 0;
+    if (status == MXA_OK)
+        status = quantize(x, &r, 1, &r.copy, &count);
+    if (status == MXA_OK && n_bad)
+        *n_bad = count;
+    return status;
+}
+
+/*
+ * What a pair must have in common, so that one read serves both. A plain copy has no mean, whatever the other
+ * has.
+ */
+static mxa_status check_pair(const request *low, const request *high)
+{
+    const bool both_quantized = low->copy.spec.info->quantized && high->copy.spec.info->quantized;
+    if (low->copy.axis != MXA_AXIS_HEAD || high->copy.axis != MXA_AXIS_HEAD)
+        return mxa_fail(MXA_ERR_ARG, "axis: TOKEN; a pair is quantised along HEAD only");
+    if (low->policy != high->policy)
+        return mxa_fail(MXA_ERR_ARG, "nonfinite: low %d and high %d differ; a pair has one policy",
+                        (int)low->policy, (int)high->policy);
+    if (both_quantized && low->copy.mean != high->copy.mean)
+        return mxa_fail(MXA_ERR_ARG, "mean: low %p and high %p differ; a pair has one mean",
+                        (const void *)low->copy.mean, (const void *)high->copy.mean);
+    return MXA_OK;
+}
+
+mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const mxa_quant_opts *low_opts,
+                             const mxa_packed *low_out, mxa_format high, const mxa_quant_opts *high_opts,
+                             const mxa_packed *high_out, int64_t n_bad[2])
+{
+    request r[2] = { 0 };
+    mxa_status status = mxa_cpu_mask_status();
+    if (status == MXA_OK)
+        status = mxa_check_tensor("x", x);
+    if (status == MXA_OK)
+        status = make_quantize_request(x, low, low_opts, "low_out", low_out, &r[0]);
+    if (status == MXA_OK)
+        status = make_quantize_request(x, high, high_opts, "high_out", high_out, &r[1]);
+    if (status == MXA_OK)
+        status = check_pair(&r[0], &r[1]);
+    int64_t counts[2] = { 0, 0 };
+    const mxa_copy copies[2] = { r[0].copy, r[1].copy };
+    if (status == MXA_OK)
+        status = quantize(x, &r[0], 2, copies, counts);
+    if (status == MXA_OK && n_bad) {
+        n_bad[0] = counts[0];
+        n_bad[1] = counts[1];
+    }
+    return status;
+}
+
+mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const mxa_quant_opts *opts,
+                          const mxa_tensor *out)
+{
+    request r;
+    mxa_status status = mxa_cpu_mask_status();
+    if (status == MXA_OK)
+        status = mxa_check_output("out", out);
+    if (status == MXA_OK)
+        status = make_request(format, opts, out->shape, &r);
+    if (status == MXA_OK)
+        status = check_packed("in", in, &r.size);
+    if (status == MXA_OK)
+        status = check_factors("in", in->g, r.size.g_count);
+    if (status != MXA_OK)
+        return status;
+    r.copy.out = *in;
+    const size_t bytes = mxa_dequantize_scratch_bytes(out->shape, r.copy.axis, r.threads);
+    void *scratch = allocate_scratch(bytes);
+    if (!scratch)
+        return no_memory(bytes);
+    mxa_dequantize_copy(&r.copy, out, r.threads, scratch);
+    free(scratch);
+    return MXA_OK;
+}
