@@ -2,6 +2,7 @@
 /* Public calls that say what this machine runs. */
 #include <pthread.h>
 
+#include "cpu/attention_cpu.h"
 #include "cpu/features.h"
 #include "cpu/kernels.h"
 
@@ -64,6 +65,16 @@ static bool decode_at(int i, mxa_impl_info *info)
     return false;
 }
 
+static bool attention_at(int i, mxa_impl_info *info)
+{
+    for (const mxa_attention_impl *impl = mxa_attention_impls; impl->name; impl++)
+        if (i-- == 0) {
+            describe("attention", impl->name, MXA_FORMAT_NONE, impl->needs, info);
+            return true;
+        }
+    return false;
+}
+
 bool mxa_impl_at(mxa_op op, int i, mxa_impl_info *info)
 {
     if (!info || i < 0)
@@ -71,6 +82,7 @@ bool mxa_impl_at(mxa_op op, int i, mxa_impl_info *info)
     switch (op) {
     case MXA_OP_QUANTIZE: return quantize_at(i, info);
     case MXA_OP_DECODE: return decode_at(i, info);
+    case MXA_OP_ATTENTION: return attention_at(i, info);
     default: return false;
     }
 }

@@ -9,11 +9,12 @@ static float plain_value(mxa_format format, const uint8_t *codes, int64_t i)
     if (format == MXA_FORMAT_F32) {
         float x;
         memcpy(&x, codes + i * (int64_t)sizeof x, sizeof x);
-        return x;
+        return mxa_f32_from_bits(mxa_f32_canonical(x));
     }
     uint16_t half;
     memcpy(&half, codes + i * (int64_t)sizeof half, sizeof half);
-    return format == MXA_FORMAT_F16 ? mxa_f32_from_f16(half) : mxa_f32_from_bf16(half);
+    const float x = format == MXA_FORMAT_F16 ? mxa_f32_from_f16(half) : mxa_f32_from_bf16(half);
+    return mxa_f32_from_bits(mxa_f32_canonical(x));
 }
 
 static void decode_block(const mxa_format_info *info, const uint8_t *codes, uint8_t scale, int n, float *out)
