@@ -1,11 +1,13 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Whether a shared library exports names with mxa_ only: tools/symbols.sh LIBRARY
+# Whether libraries define global names with mxa_ only: tools/symbols.sh SHARED STATIC
 set -eu
 
-others=$(nm -D --defined-only "$1" | awk '$3 !~ /^mxa_/ { print $3 }')
+# In the static one, OpenMP names critical sections.
+others=$( (nm -D --defined-only "$1"; nm -g --defined-only "$2") |
+    awk 'NF == 3 && $3 !~ /^(\.gomp_critical_user_)?mxa_/ { print $3 }')
 if [ -n "$others" ]; then
-    echo "$1 exports names without mxa_:"
+    echo "global names without mxa_:"
     echo "$others"
     exit 1
 fi

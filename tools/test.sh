@@ -66,7 +66,7 @@ check style tools/style.sh || true
 check format tools/format_check.sh || true
 check venv tools/venv.sh .venv tests/python/requirements.txt || true
 if check gcc-build build gcc gcc g++; then
-    check symbols tools/symbols.sh build/gcc/libmxattn.so || true
+    check symbols tools/symbols.sh build/gcc/libmxattn.so build/gcc/libmxattn.a || true
     check package tests/package/install_test.sh build/gcc || true
     ctests gcc
     pytests python
