@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cli.h"
+#include "json_text.h"
+#include "options.h"
+#include "table.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum { KEY_JSON = OPTION_FIRST };
+
+#define ANY_FORMAT "any"
+
+static const struct argp_option table_of_options[] = { { "json", KEY_JSON, 0, 0, "print JSON", 0 },
+                                                       OPTION_HELP,
+                                                       { 0 } };
+
+static error_t parse(int key, char *arg, struct argp_state *state)
+{
+    bool *json = state->input;
+    switch (key) {
+    case KEY_JSON: *json = true; return 0;
+    case ARGP_KEY_ARG: cli_usage("info takes no input, not \"%.80s\"", arg);
+    default: return options_default(key, state);
+    }
+}
+
+static bool fits(const mxa_impl_info *impl, const char *format)
+{
+    return impl->available && (strcmp(impl->format, ANY_FORMAT) == 0 || strcmp(impl->format, format) == 0);
+}
+
+/* Whether entry i is the first available one for some format; formats get their names, comma-separated, unless NULL. */
+static bool runs(mxa_op op, int i, json_t *formats)
+{
+    const mxa_format_info *format;
+    bool any = false;
+    for (int f = MXA_FORMAT_NONE + 1; (format = mxa_format_get((mxa_format)f)) != NULL; f++) {
+        mxa_impl_info impl;
+        int first = 0;
+        while (mxa_impl_at(op, first, &impl) && !fits(&impl, format->name))
+            first++;
+        if (first != i || !format->quantized)
+            continue;
+        any = true;
+        json_array_append_new(formats, json_string(format->name));
+    }
+    return any;
+}
+
+/* Every entry of an operation with the formats for which it is the first that can run. */
+static json_t *list_entries(mxa_op op)
+{
+    json_t *list = json_array();
+    mxa_impl_info impl;
+    for (int i = 0; mxa_impl_at(op, i, &impl); i++) {
+        json_t *formats = json_array();
+        const bool first = runs(op, i, formats);
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:b, s:b, s:o}", "name", impl.name, "format",
+                                              impl.format, "needs", impl.needs, "available", impl.available,
+                                              "runs", first, "runs_for", formats));
+    }
+    return list;
+}
+
+static const char *op_name(mxa_op op)
+{
+    mxa_impl_info impl;
+    return mxa_impl_at(op, 0, &impl) ? impl.op : NULL;
+}
+
+static bool print_json(void)
+{
+    json_t *operations = json_object();
+    for (int op = 0; op < MXA_OP_COUNT; op++)
+        if (op_name((mxa_op)op) != NULL)
+            json_object_set_new(operations, op_name((mxa_op)op), list_entries((mxa_op)op));
+    return json_print(json_pack("{s:s, s:s, s:o}", "version", mxa_version(), "cpu_features",
+                                mxa_cpu_features(), "operations", operations));
+}
+
+static bool print_table(void)
+{
+    printf("mxattn %s\nCPU features: %s\n\n", mxa_version(), mxa_cpu_features());
+    table t;
+    table_start(&t, 5);
+    static const char *const titles[] = { "operation", "entry", "format", "needs", "here" };
+    for (int i = 0; i < 5; i++)
+        table_add(&t, "%s", titles[i]);
+    mxa_impl_info impl;
+    for (int op = 0; op < MXA_OP_COUNT; op++)
+        for (int i = 0; mxa_impl_at((mxa_op)op, i, &impl); i++) {
+            const char *state = !impl.available ? "lacks features" : runs((mxa_op)op, i, NULL) ? "runs" : "-";
+            table_add(&t, "%s", impl.op);
+            table_add(&t, "%s", impl.name);
+            table_add(&t, "%s", impl.format);
+            table_add(&t, "%s", impl.needs[0] ? impl.needs : "-");
+            table_add(&t, "%s", state);
+        }
+    if (!table_finish(&t))
+        return false;
+    puts("\nThe first entry of an operation that fits the format and this machine runs.");
+    return true;
+}
+
+int verb_info(int argc, char **argv)
+{
+    static const struct argp argp = {
+        .options = table_of_options,
+        .parser = parse,
+        .doc = "The version, the CPU features found, and for each operation its list of "
+               "kernels, fastest first.\vExample: mxattn info --json"
+    };
+    bool json = false;
+    options_parse(&argp, argc, argv, &json);
+    return (json ? print_json() : print_table()) ? CLI_DONE : CLI_FAILED;
+}
