@@ -2,6 +2,7 @@
 # Thin: CMakeLists.txt builds, tools/ does the rest. Missing packages are installed by tools/setup.sh.
 BUILD := build/release
 PREFIX ?= /usr/local
+PYTHON ?= python3
 DATA := $(wildcard data/*.safetensors)
 
 .PHONY: all setup demo test bench install format clean
@@ -22,9 +23,10 @@ test:
 	tools/setup.sh test
 	tools/test.sh
 
+# PYTHON with PyTorch in it adds a comparison: make bench PYTHON=path/to/python
 bench: all
-	tools/setup.sh bench
-	$(BUILD)/mxattn bench
+	$(BUILD)/mxattn bench --shapes bench/shapes.txt
+	if command -v $(PYTHON) >/dev/null; then $(PYTHON) bench/peer_torch.py $(BUILD)/mxattn; fi
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)

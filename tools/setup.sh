@@ -1,6 +1,6 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Install what is missing on a Debian machine: tools/setup.sh build|test|bench
+# Install what is missing on a Debian machine: tools/setup.sh build|test
 set -eu
 
 build_packages="cmake gcc libc6-dev make pkg-config libjansson-dev libpng-dev"
@@ -9,9 +9,8 @@ what=${1:-build}
 case $what in
 build) packages=$build_packages ;;
 test) packages="$build_packages $test_packages" ;;
-bench) packages="$build_packages ca-certificates python3 python3-venv" ;;
 *)
-    echo "usage: tools/setup.sh build|test|bench" >&2
+    echo "usage: tools/setup.sh build|test" >&2
     exit 2
     ;;
 esac
