@@ -2,12 +2,19 @@
 /* Fastest first. A plan takes the first entry that runs it; mxa_check runs and times every one. */
 #include "cpu/attention_cpu.h"
 #include "cpu/features.h"
+#include "cpu/portable/attention_portable.h"
 #include "cpu/ref/attention_ref.h"
 
 /* Rounding of one operation in float64, and a bound on glibc's exp. */
 #define REF_EPS 0x1p-53
 
+/* Rounding of one fp32 operation; the bound of mxa_vec_exp2 in cpu/portable/vector_portable.h. */
+#define F32_EPS  0x1p-24
+#define EXP2_EPS 0x1p-22
+
 const mxa_attention_impl mxa_attention_impls[] = {
+    { "portable", MXA_CPU_PORTABLE, mxa_attention_portable_refuses, mxa_attention_portable_scratch,
+      mxa_attention_portable, F32_EPS, EXP2_EPS, true },
     { "ref", 0, NULL, mxa_attention_ref_scratch, mxa_attention_ref, REF_EPS, REF_EPS, false },
     { NULL, 0, NULL, NULL, NULL, 0, 0, false },
 };

@@ -48,12 +48,22 @@ mxa_rows mxa_job_k(const mxa_attention_job *job, int copy, const mxa_sequence *s
     return rows_of(op, row, first_unit(op->plan->level, matrix, block, row), s->batch, h_kv, s->k_first);
 }
 
-/* Round fp32 values to the plain format and widen them again. */
-static void round_row(mxa_format format, int64_t n, float *row)
+/* As mxa_bf16_from_f32, without branches. */
+static void round_bf16(int64_t n, float *row)
+{
+    for (int64_t d = 0; d < n; d++) {
+        const uint32_t bits = mxa_f32_bits(row[d]), mag = bits & 0x7FFFFFFFu;
+        const uint32_t rounded = (bits + 0x7FFFu + (bits >> 16 & 1u)) & 0xFFFF0000u;
+        const uint32_t largest = (bits & 0x80000000u) | 0x7F7F0000u;
+        const uint32_t finite = mag < 0x7F7F8000u ? rounded : largest;
+        row[d] = mxa_f32_from_bits(mag < MXA_F32_INF ? finite : bits);
+    }
+}
+
+void mxa_row_round(mxa_format format, int64_t n, float *row)
 {
     if (format == MXA_FORMAT_BF16)
-        for (int64_t d = 0; d < n; d++)
-            row[d] = mxa_f32_from_bf16(mxa_bf16_from_f32(row[d]));
+        round_bf16(n, row);
     if (format == MXA_FORMAT_F16)
         for (int64_t d = 0; d < n; d++)
             row[d] = mxa_f32_from_f16(mxa_f16_from_f32(row[d]));
@@ -70,7 +80,7 @@ void mxa_rows_load(const mxa_rows *rows, int64_t first, int64_t n, float *out, i
     }
     for (int64_t r = 0; r < n; r++) {
         mxa_row_load(op->x, rows->batch, rows->head, rows->first + first + r, out + r * stride);
-        round_row(op->plan->info->format, dim, out + r * stride);
+        mxa_row_round(op->plan->info->format, dim, out + r * stride);
     }
 }
 

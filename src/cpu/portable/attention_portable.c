@@ -1,0 +1,399 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tiled attention in fp32 on any machine. For each key tile, K is decoded and transposed and V rounded to the P V type
+ * once for the whole query tile; then blocks of query rows go through logits, softmax and P V while their data is in the
+ * L1 cache. Keys that a row does not see get logit -Inf, whatever their memory holds. Where Inf or NaN of V reach a
+ * result, the query tile is computed again by the careful path, which keeps them apart (docs/numerics.md, section 8).
+ */
+#include "cpu/portable/attention_portable.h"
+
+#include <math.h>
+
+#include "attn/softmax.h"
+#include "cpu/portable/products_portable.h"
+
+enum { BLOCKS = (MXA_TILE + MXA_ROWS - 1) / MXA_ROWS, KEY_GROUPS = MXA_TILE / MXA_COLS, ALIGNMENT = 64 };
+
+/* Scratch of one query tile. dim_v is padded to whole groups of MXA_COLS channels. */
+typedef struct tile_work {
+    const mxa_attention_job *job;
+    const mxa_sequence *s;
+    int64_t h, h_kv, tile;
+    mxa_span rows; /* of the sequence */
+    int64_t n, dim, dim_v, channel_groups;
+    bool careful, loaded[MXA_COPIES];
+
+    mxa_vec *q[MXA_COPIES]; /* [BLOCKS][dim][MXA_ROWS] */
+    float
+        *factor[MXA_COPIES]; /* [MXA_TILE] of each row: scale and g_q, in base 2 unless there is a softcap */
+    float *bias[MXA_COPIES]; /* [MXA_TILE] in the same units */
+    float *raw;              /* [MXA_TILE][dim], or [dim_v], padded to groups */
+    float *k;                /* [KEY_GROUPS][dim][MXA_COLS] */
+    float *v;                /* [channel groups][MXA_TILE][MXA_COLS] */
+    float *g_k;              /* [MXA_TILE] */
+    bool *v_nonfinite;       /* [MXA_TILE]: the careful path took Inf or NaN out of this row of v */
+    float *logits;           /* [MXA_ROWS][MXA_TILE] */
+    mxa_vec *p;              /* [MXA_TILE][MXA_ROWS] */
+    float *o;                /* [MXA_TILE][padded dim_v] */
+    float *max, *sum;        /* [MXA_TILE] */
+    float *nonfinite;        /* [MXA_TILE][padded dim_v]: visible Inf and NaN of V, summed */
+} tile_work;
+
+/* One key tile: its keys that some row of the query tile sees, counted from the tile's first. */
+typedef struct key_tile {
+    int64_t first; /* key 0 of the tile */
+    int64_t begin, end;
+    int copy;
+} key_tile;
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static void *carve(char **at, int64_t bytes)
+{
+    void *const part = *at;
+    *at += round_up(bytes, ALIGNMENT);
+    return part;
+}
+
+/* Lay the parts out from base; with base NULL the end is the size. */
+static char *place(tile_work *w, const mxa_plan *plan, char *base)
+{
+    const int64_t dim = plan->problem.head_dim, dim_v = round_up(plan->problem.head_dim_v, MXA_COLS);
+    const int64_t widest = round_up(mxa_max(dim, dim_v), MXA_COLS), f32 = sizeof(float);
+    char *at = base;
+    for (int copy = 0; copy < MXA_COPIES; copy++) {
+        if (!plan->q[copy].info)
+            continue;
+        w->q[copy] = carve(&at, BLOCKS * dim * MXA_ROWS * (int64_t)sizeof(mxa_vec));
+        w->factor[copy] = carve(&at, MXA_TILE * f32);
+        w->bias[copy] = carve(&at, MXA_TILE * f32);
+    }
+    w->raw = carve(&at, MXA_TILE * widest * f32);
+    w->k = carve(&at, MXA_TILE * dim * f32);
+    w->v = carve(&at, MXA_TILE * dim_v * f32);
+    w->g_k = carve(&at, MXA_TILE * f32);
+    w->v_nonfinite = carve(&at, MXA_TILE);
+    w->logits = carve(&at, MXA_ROWS * MXA_TILE * f32);
+    w->p = carve(&at, MXA_TILE * MXA_ROWS * (int64_t)sizeof(mxa_vec));
+    w->o = carve(&at, MXA_TILE * dim_v * f32);
+    w->max = carve(&at, MXA_TILE * f32);
+    w->sum = carve(&at, MXA_TILE * f32);
+    w->nonfinite = carve(&at, MXA_TILE * dim_v * f32);
+    return at;
+}
+
+int64_t mxa_attention_portable_scratch(const mxa_plan *plan)
+{
+    tile_work w;
+    char *const base = (char *)(uintptr_t)ALIGNMENT;
+    return place(&w, plan, base) - base;
+}
+
+const char *mxa_attention_portable_refuses(const mxa_plan *plan)
+{
+    return plan->recipe.exact ? "computes in fp32, recipe exact wants float64" : NULL;
+}
+
+/* ------------------------------------------------------------------ loading */
+
+/* The copy's rows and what their dot products are multiplied with and added to. */
+static void load_q(tile_work *w, int copy)
+{
+    const mxa_problem *const p = &w->job->plan->problem;
+    const mxa_rows q = mxa_job_q(w->job, copy, w->s, w->h);
+    const double unit = p->softcap > 0 ? 1.0 : MXA_LOG2_E;
+    const float scale = (float)((double)p->softmax_scale * unit);
+    mxa_rows_load(&q, w->rows.first, w->n, w->raw, w->dim);
+    for (int64_t r = 0; r < w->n; r += MXA_ROWS)
+        mxa_spread_rows(w->raw + r * w->dim, w->dim, (int)mxa_min(w->n - r, MXA_ROWS), w->dim,
+                        w->q[copy] + r * w->dim);
+    for (int64_t r = 0; r < w->n; r++) {
+        const int64_t i = w->rows.first + r;
+        w->factor[copy][r] = scale * mxa_rows_factor(&q, i);
+        w->bias[copy][r] = (float)((double)mxa_job_bias(w->job, copy, w->s, w->h, i) * unit);
+    }
+    w->loaded[copy] = true;
+}
+
+/* Whole groups of keys; those that no row sees are zero. */
+static void load_k(tile_work *w, const key_tile *t)
+{
+    const mxa_rows k = mxa_job_k(w->job, t->copy, w->s, w->h_kv);
+    const int64_t first = t->begin / MXA_COLS * MXA_COLS, end = round_up(t->end, MXA_COLS), dim = w->dim;
+    mxa_rows_load(&k, t->first + t->begin, t->end - t->begin, w->raw + t->begin * dim, dim);
+    memset(w->raw + first * dim, 0, (size_t)((t->begin - first) * dim) * sizeof *w->raw);
+    memset(w->raw + t->end * dim, 0, (size_t)((end - t->end) * dim) * sizeof *w->raw);
+    for (int64_t j = first; j < end; j += MXA_COLS)
+        mxa_transpose_keys(w->raw + j * dim, dim, dim, w->k + j * dim);
+    for (int64_t j = first; j < end; j++)
+        w->g_k[j] = j >= t->begin && j < t->end ? mxa_rows_factor(&k, t->first + j) : 0.0f;
+}
+
+/* V in the P V type as fp32. Inf and NaN stay, or are taken out by the careful path. */
+static void load_v(tile_work *w, const key_tile *t)
+{
+    const int64_t first = t->begin / MXA_COLS * MXA_COLS, end = round_up(t->end, MXA_COLS);
+    const int64_t padded = w->channel_groups * MXA_COLS;
+    float *const row = w->raw;
+    for (int64_t j = first; j < end; j++) {
+        memset(row, 0, (size_t)padded * sizeof *row);
+        w->v_nonfinite[j] = false;
+        if (j >= t->begin && j < t->end) {
+            mxa_row_load(w->job->v, w->s->batch, w->h_kv, w->s->k_first + t->first + j, row);
+            mxa_row_round(w->job->plan->pv == MXA_PV_F16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16, w->dim_v, row);
+        }
+        for (int64_t d = 0; d < w->dim_v && w->careful; d++)
+            if (!mxa_f32_is_finite(row[d])) {
+                row[d] = 0.0f;
+                w->v_nonfinite[j] = true;
+            }
+        for (int64_t c = 0; c < w->channel_groups; c++)
+            memcpy(w->v + (c * MXA_TILE + j) * MXA_COLS, row + c * MXA_COLS, MXA_COLS * sizeof *row);
+    }
+}
+
+/* ------------------------------------------------------------------ one block of rows */
+
+/* Up to MXA_ROWS rows, and the keys of the tile that they see between them, in whole groups. */
+typedef struct block {
+    int64_t first; /* row of the query tile */
+    int rows;
+    int64_t begin, end;
+} block;
+
+/* Keys of the tile that one row sees, counted from the tile's first. */
+static mxa_span seen_keys(const tile_work *w, const key_tile *t, int64_t row)
+{
+    const int64_t position = w->rows.first + row + w->s->map.q_offset;
+    const mxa_span keys = mxa_visible_keys(&w->s->map, position, position);
+    return (mxa_span){ mxa_max(keys.first - t->first, t->begin), mxa_min(keys.end - t->first, t->end) };
+}
+
+static void multiply_qk(const tile_work *w, const key_tile *t, const block *b)
+{
+    const mxa_vec *const q = w->q[t->copy] + b->first * w->dim;
+    for (int64_t j = b->begin; j < b->end; j += MXA_COLS) {
+        mxa_vec sums[MXA_ROWS][2];
+        mxa_row_sums(b->rows, 0, w->dim, q, (const mxa_vec *)(const void *)(w->k + j * w->dim), sums);
+        for (int r = 0; r < b->rows; r++) {
+            mxa_vec_store(w->logits + r * MXA_TILE + j, sums[r][0]);
+            mxa_vec_store(w->logits + r * MXA_TILE + j + MXA_LANES, sums[r][1]);
+        }
+    }
+}
+
+/* Dot products to logits in base 2; -Inf for keys outside of seen. */
+static void finish_logits(const tile_work *w, const key_tile *t, const block *b, int r, mxa_span seen)
+{
+    float *const s = w->logits + r * MXA_TILE;
+    const float softcap = w->job->plan->problem.softcap;
+    const mxa_vec factor = mxa_vec_all(w->factor[t->copy][b->first + r]);
+    const mxa_vec bias = mxa_vec_all(w->bias[t->copy][b->first + r]);
+    for (int64_t j = b->begin; j < b->end; j += MXA_LANES)
+        mxa_vec_store(s + j, mxa_vec_load(s + j) * mxa_vec_load(w->g_k + j) * factor + bias);
+    if (softcap > 0) {
+        const mxa_vec cap = mxa_vec_all(softcap), cap2 = mxa_vec_all((float)((double)softcap * MXA_LOG2_E));
+        for (int64_t j = b->begin; j < b->end; j += MXA_LANES)
+            mxa_vec_store(s + j, cap2 * mxa_vec_tanh(mxa_vec_load(s + j) / cap));
+    }
+    for (int64_t j = b->begin; j < mxa_min(seen.first, b->end); j++)
+        s[j] = -INFINITY;
+    for (int64_t j = mxa_max(seen.end, b->begin); j < b->end; j++)
+        s[j] = -INFINITY;
+}
+
+/* The largest logit so far. NaN wins where all others are -Inf; elsewhere it reaches the sum. */
+static float new_max(const tile_work *w, const block *b, int r)
+{
+    const float *const s = w->logits + r * MXA_TILE;
+    mxa_vec largest = mxa_vec_all(w->max[b->first + r]);
+    for (int64_t j = b->begin; j < b->end; j += MXA_LANES)
+        largest = mxa_vec_max(mxa_vec_load(s + j), largest);
+    const float max = mxa_vec_largest(largest);
+    for (int64_t j = b->begin; j < b->end && max == -INFINITY; j++)
+        if (isnan(s[j]))
+            return NAN;
+    return max;
+}
+
+/* p = 2^(s - max), its sum before it is rounded. */
+static float weigh(const tile_work *w, const block *b, int r, float max)
+{
+    const float *const s = w->logits + r * MXA_TILE;
+    const bool f16 = w->job->plan->pv == MXA_PV_F16;
+    mxa_vec sum = mxa_vec_all(0.0f);
+    for (int64_t j = b->begin; j < b->end; j += MXA_LANES) {
+        const mxa_vec p = mxa_vec_exp2(mxa_vec_load(s + j) - mxa_vec_all(max));
+        sum += p;
+        const mxa_vec x = f16 ? mxa_vec_round_p_f16(p) : mxa_vec_round_p_bf16(p);
+        mxa_vec *const out = w->p + j * MXA_ROWS + r;
+        out[0] = __builtin_shufflevector(x, x, 0, 0, 0, 0);
+        out[MXA_ROWS] = __builtin_shufflevector(x, x, 1, 1, 1, 1);
+        out[2 * MXA_ROWS] = __builtin_shufflevector(x, x, 2, 2, 2, 2);
+        out[3 * MXA_ROWS] = __builtin_shufflevector(x, x, 3, 3, 3, 3);
+    }
+    return mxa_vec_sum(sum);
+}
+
+/* One step of the online softmax for a row: what it had so far shrinks by 2^(old max - new max). */
+static void softmax_row(tile_work *w, const block *b, int r)
+{
+    const int64_t row = b->first + r, padded = w->channel_groups * MXA_COLS;
+    const float max = new_max(w, b, r);
+    if (max == -INFINITY) {
+        for (int64_t j = b->begin; j < b->end; j++)
+            w->p[j * MXA_ROWS + r] = mxa_vec_all(0.0f);
+        return;
+    }
+    const float alpha = w->max[row] == -INFINITY ? 0.0f : mxa_vec_exp2(mxa_vec_all(w->max[row] - max))[0];
+    w->sum[row] = w->sum[row] * alpha + weigh(w, b, r, max);
+    w->max[row] = max;
+    if (alpha != 1.0f)
+        for (int64_t d = 0; d < padded; d += MXA_LANES)
+            mxa_vec_store(w->o + row * padded + d,
+                          mxa_vec_load(w->o + row * padded + d) * mxa_vec_all(alpha));
+}
+
+static void multiply_pv(tile_work *w, const block *b)
+{
+    const int64_t padded = w->channel_groups * MXA_COLS;
+    for (int64_t c = 0; c < w->channel_groups; c++) {
+        mxa_vec sums[MXA_ROWS][2];
+        mxa_row_sums(b->rows, b->begin, b->end, w->p,
+                     (const mxa_vec *)(const void *)(w->v + c * MXA_TILE * MXA_COLS), sums);
+        for (int r = 0; r < b->rows; r++) {
+            float *const o = w->o + (b->first + r) * padded + c * MXA_COLS;
+            mxa_vec_store(o, mxa_vec_load(o) + sums[r][0]);
+            mxa_vec_store(o + MXA_LANES, mxa_vec_load(o + MXA_LANES) + sums[r][1]);
+        }
+    }
+}
+
+/* Inf and NaN of V that row r sees: a logit of -Inf counts as masked. */
+static void collect_nonfinite(tile_work *w, const key_tile *t, const block *b, int r)
+{
+    const int64_t padded = w->channel_groups * MXA_COLS;
+    float *const sums = w->nonfinite + (b->first + r) * padded;
+    for (int64_t j = b->begin; j < b->end; j++) {
+        if (!w->v_nonfinite[j] || w->logits[r * MXA_TILE + j] == -INFINITY)
+            continue;
+        float *const v = w->raw;
+        mxa_row_load(w->job->v, w->s->batch, w->h_kv, w->s->k_first + t->first + j, v);
+        for (int64_t d = 0; d < w->dim_v; d++)
+            if (!mxa_f32_is_finite(v[d]))
+                sums[d] += v[d];
+    }
+}
+
+static void add_block(tile_work *w, const key_tile *t, int64_t first)
+{
+    block b = { first, (int)mxa_min(w->n - first, MXA_ROWS), MXA_TILE, 0 };
+    mxa_span seen[MXA_ROWS];
+    for (int r = 0; r < b.rows; r++) {
+        seen[r] = seen_keys(w, t, first + r);
+        if (seen[r].first < seen[r].end) {
+            b.begin = mxa_min(b.begin, seen[r].first / MXA_COLS * MXA_COLS);
+            b.end = mxa_max(b.end, round_up(seen[r].end, MXA_COLS));
+        }
+    }
+    if (b.begin >= b.end)
+        return;
+    multiply_qk(w, t, &b);
+    for (int r = 0; r < b.rows; r++) {
+        finish_logits(w, t, &b, r, seen[r]);
+        if (w->careful)
+            collect_nonfinite(w, t, &b, r);
+        softmax_row(w, &b, r);
+    }
+    multiply_pv(w, &b);
+}
+
+/* ------------------------------------------------------------------ the query tile */
+
+/* The part that owns a sink logit starts with it: m = sink, l = 1. */
+static void begin_rows(tile_work *w)
+{
+    const float sink = w->job->sinks ? w->job->sinks[w->h] : -INFINITY;
+    const bool broken = isnan(sink) || sink == INFINITY;
+    const size_t o_bytes = (size_t)(w->n * w->channel_groups * MXA_COLS) * sizeof *w->o;
+    for (int64_t r = 0; r < w->n; r++) {
+        w->max[r] = broken ? -INFINITY : (float)((double)sink * MXA_LOG2_E);
+        w->sum[r] = broken ? NAN : sink == -INFINITY ? 0.0f : 1.0f;
+    }
+    memset(w->o, 0, o_bytes);
+    if (w->careful)
+        memset(w->nonfinite, 0, o_bytes);
+}
+
+static void add_tiles(tile_work *w)
+{
+    const mxa_tile_map *const map = &w->s->map;
+    const mxa_span keys =
+        mxa_visible_keys(map, w->rows.first + map->q_offset, w->rows.end - 1 + map->q_offset);
+    for (int64_t k_tile = keys.first / MXA_TILE; k_tile * MXA_TILE < keys.end; k_tile++) {
+        const key_tile t = {
+            .first = k_tile * MXA_TILE,
+            .begin = mxa_max(keys.first - k_tile * MXA_TILE, 0),
+            .end = mxa_min(keys.end - k_tile * MXA_TILE, MXA_TILE),
+            .copy = mxa_tile_precision(map, w->tile, k_tile) == MXA_TILE_HIGH ? MXA_HIGH : MXA_LOW,
+        };
+        if (!w->loaded[t.copy])
+            load_q(w, t.copy);
+        load_k(w, &t);
+        load_v(w, &t);
+        for (int64_t first = 0; first < w->n; first += MXA_ROWS)
+            add_block(w, &t, first);
+    }
+}
+
+/* O / l into raw; false if Inf or NaN of V, seen or not, may be in it. */
+static bool divide_row(const tile_work *w, int64_t row)
+{
+    const int64_t padded = w->channel_groups * MXA_COLS;
+    bool finite = true;
+    for (int64_t d = 0; d < w->dim_v; d++) {
+        const float o = w->sum[row] == 0 ? 0.0f : w->o[row * padded + d] / w->sum[row];
+        w->raw[d] = w->careful && w->nonfinite[row * padded + d] != 0 ? w->nonfinite[row * padded + d] : o;
+        finite = finite && mxa_f32_is_finite(o);
+    }
+    if (!isnan(w->sum[row]))
+        return finite;
+    for (int64_t d = 0; d < w->dim_v; d++)
+        w->raw[d] = NAN;
+    return true;
+}
+
+/* Store the rows; false if the careful path has to do them again. */
+static bool end_rows(const tile_work *w)
+{
+    for (int64_t row = 0; row < w->n; row++) {
+        const int64_t i = w->rows.first + row;
+        if (!divide_row(w, row) && !w->careful)
+            return false;
+        mxa_row_store(w->job->out, w->s->batch, w->h, w->s->q_first + i, w->raw);
+        float *const lse = mxa_job_lse(w->job, w->s, w->h, i);
+        if (lse)
+            *lse = mxa_lse(w->max[row], w->sum[row]);
+    }
+    return true;
+}
+
+void mxa_attention_portable(const mxa_attention_job *job, const mxa_sequence *s, int64_t h, int64_t tile,
+                            void *scratch)
+{
+    const mxa_problem *const p = &job->plan->problem;
+    tile_work w = { .job = job, .s = s, .h = h, .h_kv = mxa_job_kv_head(job, h), .tile = tile };
+    w.rows = mxa_tile_rows(s, tile);
+    w.n = w.rows.end - w.rows.first;
+    w.dim = p->head_dim;
+    w.dim_v = p->head_dim_v;
+    w.channel_groups = (p->head_dim_v + MXA_COLS - 1) / MXA_COLS;
+    place(&w, job->plan, scratch);
+    do {
+        begin_rows(&w);
+        add_tiles(&w);
+    } while (!end_rows(&w) && (w.careful = true));
+}
