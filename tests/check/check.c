@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { GUARD_BYTES = 64, MAX_BUFFERS = 256, MAX_DIFFERENCES = 5, FEATURE_TEXT = 128 };
+enum { GUARD_BYTES = 64, MAX_BUFFERS = 256, MAX_DIFFERENCES = 5 };
 
 static const uint8_t guard_byte = 0xA5;
 static const double bench_seconds = 0.25;
@@ -85,13 +85,14 @@ void check_entry_end(void)
 bool check_entry(const char *op, const char *name, const char *format, uint32_t needs)
 {
     check_entry_end();
-    char entry[sizeof check_now.entry], missing[FEATURE_TEXT];
+    char entry[sizeof check_now.entry], missing[MXA_CPU_FLAGS_TEXT];
     snprintf(entry, sizeof entry, "%s/%s/%s", op, name, format);
     if (check_now.filter && !strstr(entry, check_now.filter))
         return false;
     const uint32_t lacking = needs & ~mxa_cpu_flags();
     if (lacking) {
-        printf("skip %s: needs %s\n", entry, mxa_cpu_flags_text(lacking, missing, sizeof missing));
+        mxa_cpu_flags_text(lacking, missing, sizeof missing);
+        printf("skip %s: needs %s\n", entry, *missing ? missing : "a higher --cpu");
         check_now.skipped++;
         return false;
     }

@@ -3,6 +3,8 @@
 #include "check_lists.h"
 #include "check_state.h"
 
+#include "cpu/features.h"
+
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +41,10 @@ static void parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
     parse(argc, argv);
+    if (mxa_cpu_mask_status() != MXA_OK) {
+        fprintf(stderr, "mxa_check: %s\n", mxa_error_text());
+        return 2;
+    }
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
         lists[i]();
         check_entry_end();
