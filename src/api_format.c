@@ -9,8 +9,15 @@
 #include "format/format.h"
 #include "format/second_level.h"
 
+/* What sentences call the arguments of a copy. */
+typedef struct names {
+    const char *format, *opts, *packed, *tensor;
+} names;
+
 /* One copy of a tensor: what to do, how large it becomes, and the policy and threads of its options. */
 typedef struct request {
+    names names;
+    bool fill_tail;
     mxa_copy copy;
     mxa_packed_size size;
     mxa_nonfinite policy;
@@ -28,133 +35,137 @@ static const char *level_name(mxa_level level)
     return names[level];
 }
 
-static mxa_status check_rule(const mxa_format_info *info, mxa_rule rule)
+static mxa_status check_rule(const char *name, const mxa_format_info *info, mxa_rule rule)
 {
     if ((int)rule < MXA_RULE_DEFAULT || rule > MXA_RULE_EVEN)
-        return mxa_fail(MXA_ERR_RULE, "opts: rule %d is not DEFAULT, FLOOR, RCEIL or EVEN", (int)rule);
+        return mxa_fail(MXA_ERR_RULE, "%s: rule %d is not DEFAULT, FLOOR, RCEIL or EVEN", name, (int)rule);
     if (rule != MXA_RULE_DEFAULT && !mxa_format_is_mx(info))
-        return mxa_fail(MXA_ERR_RULE, "opts: rule %d, but %s has no scale rule; only MX formats have",
+        return mxa_fail(MXA_ERR_RULE, "%s: rule %d, but %s has no scale rule; only MX formats have", name,
                         (int)rule, info->name);
     return MXA_OK;
 }
 
-static mxa_status check_level(const mxa_format_info *info, const mxa_quant_opts *opts)
+static mxa_status check_level(const char *name, const mxa_format_info *info, const mxa_quant_opts *opts)
 {
     if ((int)opts->level < MXA_LEVEL_DEFAULT || opts->level > MXA_LEVEL_TOKEN)
-        return mxa_fail(MXA_ERR_ARG, "opts: level %d is none of enum mxa_level", (int)opts->level);
+        return mxa_fail(MXA_ERR_ARG, "%s: level %d is none of enum mxa_level", name, (int)opts->level);
     const mxa_level level = mxa_level_resolve(info, opts->level);
     if (!info->quantized && level != MXA_LEVEL_NONE)
-        return mxa_fail(MXA_ERR_ARG, "opts: level %s, but %s has no second-level factors", level_name(level),
-                        info->name);
+        return mxa_fail(MXA_ERR_ARG, "%s: level %s, but %s has no second-level factors", name,
+                        level_name(level), info->name);
     if (info->quantized && info->scale == MXA_SCALE_NONE && level == MXA_LEVEL_NONE)
-        return mxa_fail(MXA_ERR_ARG, "opts: level NONE, but %s has no other scale than second-level factors",
-                        info->name);
+        return mxa_fail(MXA_ERR_ARG, "%s: level NONE, but %s has no other scale than second-level factors",
+                        name, info->name);
     if (opts->axis == MXA_AXIS_TOKEN && level == MXA_LEVEL_TOKEN)
-        return mxa_fail(MXA_ERR_ARG, "opts: level TOKEN with axis TOKEN: a block would hold several factors; "
-                                     "choose TOKEN_BLOCK, HEAD or TENSOR");
+        return mxa_fail(MXA_ERR_ARG,
+                        "%s: level TOKEN with axis TOKEN: a block would hold several factors; "
+                        "choose TOKEN_BLOCK, HEAD or TENSOR",
+                        name);
     if (opts->g && level == MXA_LEVEL_NONE)
-        return mxa_fail(MXA_ERR_ARG, "opts: g is given, but level NONE has no factors");
+        return mxa_fail(MXA_ERR_ARG, "%s: g is given, but level NONE has no factors", name);
     if ((uintptr_t)opts->g % _Alignof(float) != 0)
-        return mxa_fail(MXA_ERR_ALIGN, "opts: g %p is not aligned to float", (const void *)opts->g);
+        return mxa_fail(MXA_ERR_ALIGN, "%s: g %p is not aligned to float", name, (const void *)opts->g);
     return MXA_OK;
 }
 
-static mxa_status check_layout(const mxa_format_info *info, mxa_layout layout)
+static mxa_status check_layout(const char *name, const mxa_format_info *info, mxa_layout layout)
 {
     if ((int)layout < MXA_LAYOUT_ROW || layout > MXA_LAYOUT_AMD)
-        return mxa_fail(MXA_ERR_LAYOUT, "opts: layout %d is not ROW, TILE_128X4 or AMD", (int)layout);
+        return mxa_fail(MXA_ERR_LAYOUT, "%s: layout %d is not ROW, TILE_128X4 or AMD", name, (int)layout);
     if (layout != MXA_LAYOUT_ROW && info->block == 0)
-        return mxa_fail(MXA_ERR_LAYOUT, "opts: layout %d of scale bytes, but %s has none", (int)layout,
+        return mxa_fail(MXA_ERR_LAYOUT, "%s: layout %d of scale bytes, but %s has none", name, (int)layout,
                         info->name);
     return MXA_OK;
 }
 
-static mxa_status check_choices(const mxa_format_info *info, const mxa_quant_opts *opts)
+static mxa_status check_choices(const char *name, const mxa_format_info *info, const mxa_quant_opts *opts)
 {
     const unsigned all =
         MXA_NVFP4_SCALE_UP | MXA_NVFP4_FLUSH_TINY | MXA_NVFP4_POW2_G | MXA_NVFP4_FOUR_OVER_SIX;
     if (opts->axis != MXA_AXIS_HEAD && opts->axis != MXA_AXIS_TOKEN)
-        return mxa_fail(MXA_ERR_ARG, "opts: axis %d is not HEAD or TOKEN", (int)opts->axis);
+        return mxa_fail(MXA_ERR_ARG, "%s: axis %d is not HEAD or TOKEN", name, (int)opts->axis);
     if ((int)opts->nonfinite < MXA_NONFINITE_PROPAGATE || opts->nonfinite > MXA_NONFINITE_SANITIZE)
-        return mxa_fail(MXA_ERR_ARG, "opts: nonfinite %d is not PROPAGATE, ERROR or SANITIZE",
+        return mxa_fail(MXA_ERR_ARG, "%s: nonfinite %d is not PROPAGATE, ERROR or SANITIZE", name,
                         (int)opts->nonfinite);
     if (opts->nvfp4 & ~all)
-        return mxa_fail(MXA_ERR_ARG, "opts: nvfp4 0x%x has bits that are no option", opts->nvfp4);
+        return mxa_fail(MXA_ERR_ARG, "%s: nvfp4 0x%x has bits that are no option", name, opts->nvfp4);
     if (opts->nvfp4 && info->format != MXA_FORMAT_NVFP4)
-        return mxa_fail(MXA_ERR_ARG, "opts: nvfp4 0x%x, but the format is %s", opts->nvfp4, info->name);
+        return mxa_fail(MXA_ERR_ARG, "%s: nvfp4 0x%x, but the format is %s", name, opts->nvfp4, info->name);
     if (opts->mean && !info->quantized)
-        return mxa_fail(MXA_ERR_ARG, "opts: mean is given, but %s keeps the input as it is", info->name);
+        return mxa_fail(MXA_ERR_ARG, "%s: mean is given, but %s keeps the input as it is", name, info->name);
     if ((uintptr_t)opts->mean % _Alignof(float) != 0)
-        return mxa_fail(MXA_ERR_ALIGN, "opts: mean %p is not aligned to float", (const void *)opts->mean);
+        return mxa_fail(MXA_ERR_ALIGN, "%s: mean %p is not aligned to float", name, (const void *)opts->mean);
     if (opts->threads < 0 || opts->threads > MXA_MAX_THREADS)
-        return mxa_fail(MXA_ERR_ARG, "opts: threads %d is outside 0..%d", opts->threads, MXA_MAX_THREADS);
+        return mxa_fail(MXA_ERR_ARG, "%s: threads %d is outside 0..%d", name, opts->threads, MXA_MAX_THREADS);
     return MXA_OK;
 }
 
-static mxa_status check_opts(const mxa_format_info *info, const mxa_quant_opts *opts)
+static mxa_status check_opts(const char *name, const mxa_format_info *info, const mxa_quant_opts *opts)
 {
     if (opts->size != sizeof *opts)
-        return mxa_fail(MXA_ERR_ARG, "opts: size %zu is not %zu; mxa_quant_default sets it", opts->size,
+        return mxa_fail(MXA_ERR_ARG, "%s: size %zu is not %zu; mxa_quant_default sets it", name, opts->size,
                         sizeof *opts);
-    mxa_status status = check_choices(info, opts);
+    mxa_status status = check_choices(name, info, opts);
     if (status == MXA_OK)
-        status = check_rule(info, opts->rule);
+        status = check_rule(name, info, opts->rule);
     if (status == MXA_OK)
-        status = check_level(info, opts);
-    return status == MXA_OK ? check_layout(info, opts->layout) : status;
+        status = check_level(name, info, opts);
+    return status == MXA_OK ? check_layout(name, info, opts->layout) : status;
 }
 
-/* Fill in sizes; the shape is checked, so that rows, cols and their product fit. */
-static mxa_status measure(const mxa_copy *copy, const int64_t shape[4], mxa_packed_size *size)
+/* Everything about a copy that does not depend on the tensor's shape. */
+static mxa_status read_options(names names, mxa_format format, const mxa_quant_opts *opts, request *r)
 {
-    const mxa_format_info *info = copy->spec.info;
-    const bool by_token = copy->axis == MXA_AXIS_TOKEN;
+    const mxa_format_info *info = mxa_format_get(format);
+    if (!info)
+        return mxa_fail(MXA_ERR_FORMAT, "%s: %d is none of enum mxa_format", names.format, (int)format);
+    mxa_quant_opts defaults;
+    mxa_quant_default(&defaults);
+    const mxa_quant_opts *o = opts ? opts : &defaults;
+    const mxa_status status = check_opts(names.opts, info, o);
+    if (status != MXA_OK)
+        return status;
+    *r = (request){ .names = names,
+                    .fill_tail = o->fill_tail,
+                    .copy = { .spec = { info, mxa_rule_resolve(info, o->rule), o->nvfp4 },
+                              .level = mxa_level_resolve(info, o->level),
+                              .axis = o->axis,
+                              .layout = o->layout,
+                              .rotate = o->rotate,
+                              .mean = o->mean,
+                              .g_given = o->g },
+                    .policy = o->nonfinite,
+                    .threads = o->threads };
+    return MXA_OK;
+}
+
+/* The sizes of a copy; the shape is checked, so that rows, cols and their product fit. */
+static mxa_status measure(request *r, const int64_t shape[4])
+{
+    const mxa_format_info *info = r->copy.spec.info;
+    const bool by_token = r->copy.axis == MXA_AXIS_TOKEN;
+    mxa_packed_size *size = &r->size;
     *size = (mxa_packed_size){ .matrices = shape[0] * shape[1],
                                .rows = shape[by_token ? 3 : 2],
                                .cols = shape[by_token ? 2 : 3] };
+    if (info->block && size->cols % info->block != 0 && !r->fill_tail)
+        return mxa_fail(
+            MXA_ERR_SHAPE, "%s: %s %lld is not a multiple of %s's block of %d and fill_tail is off",
+            r->names.tensor, by_token ? "seq" : "dim", (long long)size->cols, info->name, info->block);
     size->row_bytes = mxa_row_bytes(info, size->cols);
     size->scale_cols = mxa_scale_cols(info, size->cols);
-    size->g_count = mxa_level_count(copy->level, shape);
+    size->g_count = mxa_level_count(r->copy.level, shape);
     size->tile_count = size->matrices * ((shape[2] + MXA_TILE - 1) / MXA_TILE);
-    size->matrix_scale_bytes = info->block ? mxa_scale_bytes(copy->layout, size->rows, size->scale_cols) : 0;
+    size->matrix_scale_bytes =
+        info->block ? mxa_scale_bytes(r->copy.layout, size->rows, size->scale_cols) : 0;
     int64_t matrix_codes;
     if (size->matrix_scale_bytes < 0 || !mxa_mul(size->rows, size->row_bytes, &matrix_codes) ||
         !mxa_mul(size->matrices, matrix_codes, &size->code_bytes) ||
         !mxa_mul(size->matrices, size->matrix_scale_bytes, &size->scale_bytes))
-        return mxa_fail(MXA_ERR_SHAPE, "shape: [%lld][%lld][%lld][%lld] as %s does not fit 63 bits of bytes",
-                        (long long)shape[0], (long long)shape[1], (long long)shape[2], (long long)shape[3],
-                        info->name);
+        return mxa_fail(MXA_ERR_SHAPE, "%s: [%lld][%lld][%lld][%lld] as %s does not fit 63 bits of bytes",
+                        r->names.tensor, (long long)shape[0], (long long)shape[1], (long long)shape[2],
+                        (long long)shape[3], info->name);
     return MXA_OK;
-}
-
-static mxa_status make_request(mxa_format format, const mxa_quant_opts *opts, const int64_t shape[4],
-                               request *r)
-{
-    const mxa_format_info *info = mxa_format_get(format);
-    if (!info)
-        return mxa_fail(MXA_ERR_FORMAT, "format: %d is none of enum mxa_format", (int)format);
-    mxa_quant_opts defaults;
-    mxa_quant_default(&defaults);
-    const mxa_quant_opts *o = opts ? opts : &defaults;
-    const mxa_status status = check_opts(info, o);
-    if (status != MXA_OK)
-        return status;
-
-    const int64_t cols = shape[o->axis == MXA_AXIS_TOKEN ? 2 : 3];
-    if (info->block && cols % info->block != 0 && !o->fill_tail)
-        return mxa_fail(MXA_ERR_SHAPE,
-                        "shape: %s %lld is not a multiple of %s's block of %d and fill_tail is off",
-                        o->axis == MXA_AXIS_TOKEN ? "seq" : "dim", (long long)cols, info->name, info->block);
-    r->copy = (mxa_copy){ .spec = { info, mxa_rule_resolve(info, o->rule), o->nvfp4 },
-                          .level = mxa_level_resolve(info, o->level),
-                          .axis = o->axis,
-                          .layout = o->layout,
-                          .rotate = o->rotate,
-                          .mean = o->mean,
-                          .g_given = o->g };
-    r->policy = o->nonfinite;
-    r->threads = o->threads;
-    return measure(&r->copy, shape, &r->size);
 }
 
 mxa_status mxa_packed_sizes(mxa_format format, const mxa_quant_opts *opts, const int64_t shape[4],
@@ -165,13 +176,15 @@ mxa_status mxa_packed_sizes(mxa_format format, const mxa_quant_opts *opts, const
     request r;
     mxa_status status = mxa_check_shape("shape", shape);
     if (status == MXA_OK)
-        status = make_request(format, opts, shape, &r);
+        status = read_options((names){ "format", "opts", NULL, "shape" }, format, opts, &r);
+    if (status == MXA_OK)
+        status = measure(&r, shape);
     if (status == MXA_OK)
         *out = r.size;
     return status;
 }
 
-/* The buffers that a copy of this size has, and its factors where they are read. */
+/* The buffers that a copy of this size has. */
 static mxa_status check_packed(const char *name, const mxa_packed *packed, const mxa_packed_size *size)
 {
     if (!packed)
@@ -190,6 +203,7 @@ static mxa_status check_packed(const char *name, const mxa_packed *packed, const
     return MXA_OK;
 }
 
+/* g NULL: nothing to check. */
 static mxa_status check_factors(const char *name, const float *g, int64_t count)
 {
     for (int64_t i = 0; g && i < count; i++)
@@ -199,16 +213,14 @@ static mxa_status check_factors(const char *name, const float *g, int64_t count)
     return MXA_OK;
 }
 
-static mxa_status make_quantize_request(const mxa_tensor *x, mxa_format format, const mxa_quant_opts *opts,
-                                        const char *out_name, const mxa_packed *out, request *r)
+/* Whether a tensor of this shape and these buffers suit the options. */
+static mxa_status finish_request(request *r, const int64_t shape[4], const mxa_packed *packed)
 {
-    mxa_status status = make_request(format, opts, x->shape, r);
+    mxa_status status = measure(r, shape);
     if (status == MXA_OK)
-        status = check_packed(out_name, out, &r->size);
+        status = check_packed(r->names.packed, packed, &r->size);
     if (status == MXA_OK)
-        status = check_factors("opts", r->copy.g_given, r->size.g_count);
-    if (status == MXA_OK)
-        r->copy.out = *out;
+        r->copy.out = *packed;
     return status;
 }
 
@@ -245,7 +257,11 @@ mxa_status mxa_quantize(const mxa_tensor *x, mxa_format format, const mxa_quant_
     if (status == MXA_OK)
         status = mxa_check_tensor("x", x);
     if (status == MXA_OK)
-        status = make_quantize_request(x, format, opts, "out", out, &r);
+        status = read_options((names){ "format", "opts", "out", "x" }, format, opts, &r);
+    if (status == MXA_OK)
+        status = finish_request(&r, x->shape, out);
+    if (status == MXA_OK)
+        status = check_factors(r.names.opts, r.copy.g_given, r.size.g_count);
     int64_t count = 0;
     if (status == MXA_OK)
         status = quantize(x, &r, 1, &r.copy, &count);
@@ -277,15 +293,21 @@ mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const mxa_quan
                              const mxa_packed *high_out, int64_t n_bad[2])
 {
     request r[2] = { 0 };
+    const mxa_packed *outs[2] = { low_out, high_out };
     mxa_status status = mxa_cpu_mask_status();
     if (status == MXA_OK)
         status = mxa_check_tensor("x", x);
     if (status == MXA_OK)
-        status = make_quantize_request(x, low, low_opts, "low_out", low_out, &r[0]);
+        status = read_options((names){ "low", "low_opts", "low_out", "x" }, low, low_opts, &r[0]);
     if (status == MXA_OK)
-        status = make_quantize_request(x, high, high_opts, "high_out", high_out, &r[1]);
+        status = read_options((names){ "high", "high_opts", "high_out", "x" }, high, high_opts, &r[1]);
     if (status == MXA_OK)
         status = check_pair(&r[0], &r[1]);
+    for (int c = 0; c < 2 && status == MXA_OK; c++)
+        status = finish_request(&r[c], x->shape, outs[c]);
+    for (int c = 0; c < 2 && status == MXA_OK; c++)
+        status = check_factors(r[c].names.opts, r[c].copy.g_given, r[c].size.g_count);
+
     int64_t counts[2] = { 0, 0 };
     const mxa_copy copies[2] = { r[0].copy, r[1].copy };
     if (status == MXA_OK)
@@ -305,14 +327,13 @@ mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const mxa_qua
     if (status == MXA_OK)
         status = mxa_check_output("out", out);
     if (status == MXA_OK)
-        status = make_request(format, opts, out->shape, &r);
+        status = read_options((names){ "format", "opts", "in", "out" }, format, opts, &r);
     if (status == MXA_OK)
-        status = check_packed("in", in, &r.size);
+        status = finish_request(&r, out->shape, in);
     if (status == MXA_OK)
         status = check_factors("in", in->g, r.size.g_count);
     if (status != MXA_OK)
         return status;
-    r.copy.out = *in;
     const size_t bytes = mxa_dequantize_scratch_bytes(out->shape, r.copy.axis, r.threads);
     void *scratch = allocate_scratch(bytes);
     if (!scratch)

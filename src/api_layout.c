@@ -200,7 +200,7 @@ mxa_status mxa_import_vllm_page(const uint8_t *page, int64_t page_bytes, int64_t
                       mxa_mul(rows, head_dim + 2 * scale_cols, &both);
     if (!fits || both != page_bytes)
         return mxa_fail(MXA_ERR_SHAPE,
-                        "page_bytes: %lld is not what %lld heads of %lld tokens of dim %lld take",
+                        "page_bytes: %lld is not what heads_kv %lld, tokens %lld, head_dim %lld take",
                         (long long)page_bytes, (long long)heads_kv, (long long)tokens, (long long)head_dim);
     if (!page && both > 0)
         return mxa_fail(MXA_ERR_ARG, "page: is NULL");

@@ -166,7 +166,8 @@ typedef struct mxa_quant_opts {
     unsigned nvfp4;    /* MXA_NVFP4_... */
     bool fill_tail;    /* allow a short last block, filled with zeros */
     bool rotate;       /* Hadamard rotation along dim first (AXIS_HEAD and AXIS_TOKEN alike) */
-    const float *mean; /* [batch][heads][dim] subtracted before the rotation (smooth-K), or NULL */
+    const float *mean; /* [batch][heads][dim] subtracted before the rotation (smooth-K), or NULL; not for F32,
+                          F16 and BF16, which keep the input as it is */
     const float *g;    /* second-level factors of the chosen level given by the caller, or NULL: computed */
     int threads;       /* 0: as OpenMP decides */
 } mxa_quant_opts;
@@ -218,7 +219,7 @@ MXA_API mxa_status mxa_quantize(const mxa_tensor *x, mxa_format format, const mx
  * The fused quantiser: a low and a high copy of x from one read, the same bytes as two calls of mxa_quantize.
  * Each copy has its own options; the policy for NaN and Inf, and threads, are the low copy's. n_bad receives
  * both counts, low first. Only AXIS_HEAD. Errors as mxa_quantize; MXA_ERR_ARG also for AXIS_TOKEN or if the
- * two policies or means differ.
+ * two policies differ, or the means of two quantised copies.
  */
 MXA_API mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const mxa_quant_opts *low_opts,
                                      const mxa_packed *low_out, mxa_format high,
@@ -236,8 +237,8 @@ MXA_API mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const
 /* ------------------------------------------------------------------ the steps apart, and layouts */
 
 /*
- * mean [batch][heads][dim]: the mean of the first n_tokens tokens (-1: all) over finite values, 0 where there
- * is none; fp64 sum in token order, one division, rounded to fp32.
+ * mean [batch][heads][dim]: the mean of the first n_tokens tokens (-1, or more than there are: all) over finite
+ * values, 0 where there is none; fp64 sum in token order, one division, rounded to fp32.
  */
 MXA_API mxa_status mxa_channel_mean(const mxa_tensor *x, int64_t n_tokens, float *mean);
 
@@ -250,7 +251,11 @@ MXA_API mxa_status mxa_subtract_mean(const mxa_tensor *x, const float *mean, con
  */
 MXA_API mxa_status mxa_rotate(const mxa_tensor *x, const mxa_tensor *out);
 
-/* One code a byte to and from the packed row format: rows of cols codes, row_bytes as in mxa_packed_size. */
+/*
+ * One code a byte to and from the packed row format: rows of cols codes, row_bytes as in mxa_packed_size with
+ * fill_tail. MXA_ERR_FORMAT a plain format; MXA_ERR_ARG a NULL pointer, a code that has more bits than the format;
+ * MXA_ERR_SHAPE negative or overflowing sizes.
+ */
 MXA_API mxa_status mxa_pack_codes(mxa_format format, const uint8_t *codes, int64_t rows, int64_t cols,
                                   uint8_t *packed);
 MXA_API mxa_status mxa_unpack_codes(mxa_format format, const uint8_t *packed, int64_t rows, int64_t cols,

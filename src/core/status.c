@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "core/status.h"
 
+#include <ctype.h>
 #include <stdarg.h>
 #include <stdio.h>
 
@@ -12,6 +13,9 @@ mxa_status mxa_fail(mxa_status status, const char *format, ...)
     va_start(args, format);
     vsnprintf(error_text, sizeof error_text, format, args);
     va_end(args);
+    for (char *c = error_text; *c; c++) /* a caller's text that is quoted must not break the sentence */
+        if (iscntrl((unsigned char)*c))
+            *c = '?';
     return status;
 }
 
