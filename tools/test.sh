@@ -8,6 +8,7 @@ results=$PWD/build/results
 rm -rf "$results"
 mkdir -p "$results"
 jobs=$(nproc)
+unset MAKEFLAGS MAKELEVEL # of the make that called
 # More threads than processors would spin for each other.
 export OMP_WAIT_POLICY=passive
 export ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1
