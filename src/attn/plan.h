@@ -55,6 +55,8 @@ struct mxa_plan {
 
     const struct mxa_attention_impl *impl;
     int threads;
+    int64_t item_heads; /* query heads of one key/value head that a kernel takes at once */
+    int64_t item_rows;  /* the most rows that these have in a query tile */
     size_t work_bytes;
 };
 

@@ -27,6 +27,22 @@ static mxa_status resolve_threads(mxa_plan *plan)
     return MXA_OK;
 }
 
+/* Rows of an item: enough to pay for the decoding of a key tile, few enough for the L2 cache. */
+enum { ITEM_ROWS = 3 * MXA_TILE, ITEMS_PER_THREAD = 4 };
+
+/* Heads of a group go together as far as their rows fit an item and every thread still has several items. */
+static void share_heads(mxa_plan *plan)
+{
+    const int64_t heads_kv = plan->problem.heads_kv, group = plan->problem.heads / heads_kv;
+    int64_t rows = 1;
+    for (int64_t b = 0; b < plan->n_sequences; b++)
+        rows = mxa_max(rows, mxa_min(plan->sequences[b].map.q_len, MXA_TILE));
+    const int64_t fit = mxa_max(1, mxa_min(group, ITEM_ROWS / rows));
+    const int64_t spare = plan->n_tiles * plan->problem.heads / (ITEMS_PER_THREAD * plan->threads);
+    plan->item_heads = mxa_max(1, mxa_min(fit, spare));
+    plan->item_rows = plan->item_heads * rows;
+}
+
 mxa_status mxa_cpu_plan(mxa_plan *plan, const mxa_attention_impl *impl)
 {
     mxa_status status = mxa_cpu_mask_status();
@@ -41,6 +57,7 @@ mxa_status mxa_cpu_plan(mxa_plan *plan, const mxa_attention_impl *impl)
     if (reason)
         return mxa_fail(MXA_ERR_UNSUPPORTED, "attention: %s does not run this plan: %s", impl->name, reason);
     plan->impl = impl;
+    share_heads(plan);
 
     mxa_attention_work work;
     if (!mxa_attention_layout(plan, &work))
@@ -71,13 +88,18 @@ mxa_status mxa_cpu_attention(const mxa_plan *plan, const mxa_attention_args *arg
     mxa_attention_job job;
     mxa_attention_prepare(plan, args, &work, &job);
 
-    const int64_t heads = plan->problem.heads, n = plan->n_tiles * heads;
+    const int64_t heads_kv = plan->problem.heads_kv, group = plan->problem.heads / heads_kv;
+    const int64_t parts = (group + plan->item_heads - 1) / plan->item_heads,
+                  n = plan->n_tiles * heads_kv * parts;
     char *const scratch = (char *)args->work + work.scratch;
 #pragma omp parallel for schedule(dynamic) num_threads(plan->threads) if (n > 1)
-    for (int64_t item = 0; item < n; item++) {
-        const mxa_query_tile *const t = &plan->tiles[item / heads];
-        plan->impl->run(&job, &plan->sequences[t->sequence], item % heads, t->tile,
-                        scratch + omp_get_thread_num() * work.thread_bytes);
+    for (int64_t i = 0; i < n; i++) {
+        const mxa_query_tile *const t = &plan->tiles[i / (heads_kv * parts)];
+        const int64_t first = i % parts * plan->item_heads;
+        const mxa_attention_item item = { &plan->sequences[t->sequence], t->tile,
+                                          i / parts % heads_kv * group + first,
+                                          mxa_min(plan->item_heads, group - first) };
+        plan->impl->run(&job, &item, scratch + omp_get_thread_num() * work.thread_bytes);
     }
     if (plan->packed)
         clear_tail(plan, args);

@@ -80,12 +80,19 @@ typedef const char *mxa_attention_refuses_fn(const mxa_plan *plan);
 /* Bytes of 64-byte aligned scratch of a thread. */
 typedef int64_t mxa_attention_scratch_fn(const mxa_plan *plan);
 
+/* Some query heads of one key/value head and one query tile: they share the reading of K and V. */
+typedef struct mxa_attention_item {
+    const mxa_sequence *s;
+    int64_t tile;
+    int64_t h, n_heads;
+} mxa_attention_item;
+
 /*
- * Compute query head h of one query tile of a sequence: rows of out and, if wanted, lse. A row's bits depend on that
- * row, the keys and the mask alone. The tolerance is that of docs/numerics.md, section 12, with the entry's eps.
+ * Compute an item: rows of out and, if wanted, lse. A row's bits depend on that row, the keys and the mask alone, not
+ * on the other rows of the item. The tolerance is that of docs/numerics.md, section 12, with the entry's eps.
  */
-typedef void mxa_attention_run_fn(const mxa_attention_job *job, const mxa_sequence *s, int64_t h,
-                                  int64_t tile, void *scratch);
+typedef void mxa_attention_run_fn(const mxa_attention_job *job, const mxa_attention_item *item,
+                                  void *scratch);
 
 typedef struct mxa_attention_impl {
     const char *name;

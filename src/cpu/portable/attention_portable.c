@@ -12,31 +12,34 @@
 #include "attn/softmax.h"
 #include "cpu/portable/products_portable.h"
 
-enum { BLOCKS = (MXA_TILE + MXA_ROWS - 1) / MXA_ROWS, KEY_GROUPS = MXA_TILE / MXA_COLS, ALIGNMENT = 64 };
+enum { ALIGNMENT = 64 };
 
-/* Scratch of one query tile. dim_v is padded to whole groups of MXA_COLS channels. */
+/*
+ * Scratch of an item. Its rows are those of head h, then of the next head, and so on. V's channels are padded to whole
+ * groups of MXA_COLS.
+ */
 typedef struct tile_work {
     const mxa_attention_job *job;
     const mxa_sequence *s;
-    int64_t h, h_kv, tile;
-    mxa_span rows; /* of the sequence */
-    int64_t n, dim, dim_v, channel_groups;
+    int64_t h, n_heads, h_kv, tile;
+    mxa_span rows;        /* of the sequence, in each head */
+    int64_t head_rows, n; /* rows of a head, and of all heads */
+    int64_t dim, dim_v, channels;
     bool careful, loaded[MXA_COPIES];
 
-    mxa_vec *q[MXA_COPIES]; /* [BLOCKS][dim][MXA_ROWS] */
-    float
-        *factor[MXA_COPIES]; /* [MXA_TILE] of each row: scale and g_q, in base 2 unless there is a softcap */
-    float *bias[MXA_COPIES]; /* [MXA_TILE] in the same units */
-    float *raw;              /* [MXA_TILE][dim], or [dim_v], padded to groups */
-    float *k;                /* [KEY_GROUPS][dim][MXA_COLS] */
-    float *v;                /* [channel groups][MXA_TILE][MXA_COLS] */
-    float *g_k;              /* [MXA_TILE] */
-    bool *v_nonfinite;       /* [MXA_TILE]: the careful path took Inf or NaN out of this row of v */
-    float *logits;           /* [MXA_ROWS][MXA_TILE] */
-    mxa_vec *p;              /* [MXA_TILE][MXA_ROWS] */
-    float *o;                /* [MXA_TILE][padded dim_v] */
-    float *max, *sum;        /* [MXA_TILE] */
-    float *nonfinite;        /* [MXA_TILE][padded dim_v]: visible Inf and NaN of V, summed */
+    mxa_vec *q[MXA_COPIES];    /* [blocks of MXA_ROWS rows][dim][MXA_ROWS] */
+    float *factor[MXA_COPIES]; /* [rows] scale and g_q, in base 2 unless there is a softcap */
+    float *bias[MXA_COPIES];   /* [rows] in the same units */
+    float *raw;                /* rows as they are loaded: [MXA_TILE][dim], or one of dim_v */
+    float *k;                  /* [MXA_TILE / MXA_COLS][dim][MXA_COLS] */
+    float *v;                  /* [channels / MXA_COLS][MXA_TILE][MXA_COLS] */
+    float *g_k;                /* [MXA_TILE] */
+    bool *v_nonfinite;         /* [MXA_TILE]: the careful path took Inf or NaN out of this row of v */
+    float *logits;             /* [MXA_ROWS][MXA_TILE] */
+    mxa_vec *p;                /* [MXA_TILE][MXA_ROWS] */
+    float *o;                  /* [rows][channels] */
+    float *max, *sum;          /* [rows] */
+    float *nonfinite;          /* [rows][channels]: visible Inf and NaN of V, summed */
 } tile_work;
 
 /* One key tile: its keys that some row of the query tile sees, counted from the tile's first. */
@@ -51,45 +54,46 @@ static int64_t round_up(int64_t n, int64_t to)
     return (n + to - 1) / to * to;
 }
 
-static void *carve(char **at, int64_t bytes)
+/* The next part of the scratch; NULL where only sizes are wanted. */
+static void *carve(char *base, int64_t *used, int64_t bytes)
 {
-    void *const part = *at;
-    *at += round_up(bytes, ALIGNMENT);
+    void *const part = base ? base + *used : NULL;
+    *used += round_up(bytes, ALIGNMENT);
     return part;
 }
 
-/* Lay the parts out from base; with base NULL the end is the size. */
-static char *place(tile_work *w, const mxa_plan *plan, char *base)
+/* Lay out the parts; returns their size. */
+static int64_t place(tile_work *w, const mxa_plan *plan, char *base)
 {
-    const int64_t dim = plan->problem.head_dim, dim_v = round_up(plan->problem.head_dim_v, MXA_COLS);
-    const int64_t widest = round_up(mxa_max(dim, dim_v), MXA_COLS), f32 = sizeof(float);
-    char *at = base;
+    const int64_t dim = plan->problem.head_dim, channels = round_up(plan->problem.head_dim_v, MXA_COLS);
+    const int64_t rows = plan->item_rows, blocks = round_up(rows, MXA_ROWS) / MXA_ROWS;
+    const int64_t f32 = sizeof(float), lanes = sizeof(mxa_vec);
+    int64_t used = 0;
     for (int copy = 0; copy < MXA_COPIES; copy++) {
         if (!plan->q[copy].info)
             continue;
-        w->q[copy] = carve(&at, BLOCKS * dim * MXA_ROWS * (int64_t)sizeof(mxa_vec));
-        w->factor[copy] = carve(&at, MXA_TILE * f32);
-        w->bias[copy] = carve(&at, MXA_TILE * f32);
+        w->q[copy] = carve(base, &used, blocks * dim * MXA_ROWS * lanes);
+        w->factor[copy] = carve(base, &used, rows * f32);
+        w->bias[copy] = carve(base, &used, rows * f32);
     }
-    w->raw = carve(&at, MXA_TILE * widest * f32);
-    w->k = carve(&at, MXA_TILE * dim * f32);
-    w->v = carve(&at, MXA_TILE * dim_v * f32);
-    w->g_k = carve(&at, MXA_TILE * f32);
-    w->v_nonfinite = carve(&at, MXA_TILE);
-    w->logits = carve(&at, MXA_ROWS * MXA_TILE * f32);
-    w->p = carve(&at, MXA_TILE * MXA_ROWS * (int64_t)sizeof(mxa_vec));
-    w->o = carve(&at, MXA_TILE * dim_v * f32);
-    w->max = carve(&at, MXA_TILE * f32);
-    w->sum = carve(&at, MXA_TILE * f32);
-    w->nonfinite = carve(&at, MXA_TILE * dim_v * f32);
-    return at;
+    w->raw = carve(base, &used, mxa_max(MXA_TILE * dim, channels) * f32);
+    w->k = carve(base, &used, MXA_TILE * dim * f32);
+    w->v = carve(base, &used, MXA_TILE * channels * f32);
+    w->g_k = carve(base, &used, MXA_TILE * f32);
+    w->v_nonfinite = carve(base, &used, MXA_TILE);
+    w->logits = carve(base, &used, MXA_ROWS * MXA_TILE * f32);
+    w->p = carve(base, &used, MXA_TILE * MXA_ROWS * lanes);
+    w->o = carve(base, &used, rows * channels * f32);
+    w->max = carve(base, &used, rows * f32);
+    w->sum = carve(base, &used, rows * f32);
+    w->nonfinite = carve(base, &used, rows * channels * f32);
+    return used;
 }
 
 int64_t mxa_attention_portable_scratch(const mxa_plan *plan)
 {
     tile_work w;
-    char *const base = (char *)(uintptr_t)ALIGNMENT;
-    return place(&w, plan, base) - base;
+    return place(&w, plan, NULL);
 }
 
 const char *mxa_attention_portable_refuses(const mxa_plan *plan)
@@ -99,22 +103,28 @@ const char *mxa_attention_portable_refuses(const mxa_plan *plan)
 
 /* ------------------------------------------------------------------ loading */
 
-/* The copy's rows and what their dot products are multiplied with and added to. */
-static void load_q(tile_work *w, int copy)
+/* Head h + n of the item: its rows of the copy, and what their dot products are multiplied with and added to. */
+static void load_q_head(tile_work *w, int copy, int64_t n)
 {
     const mxa_problem *const p = &w->job->plan->problem;
-    const mxa_rows q = mxa_job_q(w->job, copy, w->s, w->h);
+    const mxa_rows q = mxa_job_q(w->job, copy, w->s, w->h + n);
     const double unit = p->softcap > 0 ? 1.0 : MXA_LOG2_E;
     const float scale = (float)((double)p->softmax_scale * unit);
-    mxa_rows_load(&q, w->rows.first, w->n, w->raw, w->dim);
-    for (int64_t r = 0; r < w->n; r += MXA_ROWS)
-        mxa_spread_rows(w->raw + r * w->dim, w->dim, (int)mxa_min(w->n - r, MXA_ROWS), w->dim,
-                        w->q[copy] + r * w->dim);
-    for (int64_t r = 0; r < w->n; r++) {
-        const int64_t i = w->rows.first + r;
-        w->factor[copy][r] = scale * mxa_rows_factor(&q, i);
-        w->bias[copy][r] = (float)((double)mxa_job_bias(w->job, copy, w->s, w->h, i) * unit);
+    mxa_rows_load(&q, w->rows.first, w->head_rows, w->raw, w->dim);
+    for (int64_t i = 0; i < w->head_rows; i++) {
+        const int64_t r = n * w->head_rows + i;
+        mxa_spread_row(w->raw + i * w->dim, w->dim,
+                       w->q[copy] + r / MXA_ROWS * MXA_ROWS * w->dim + r % MXA_ROWS);
+        w->factor[copy][r] = scale * mxa_rows_factor(&q, w->rows.first + i);
+        const float bias = mxa_job_bias(w->job, copy, w->s, w->h + n, w->rows.first + i);
+        w->bias[copy][r] = (float)((double)bias * unit);
     }
+}
+
+static void load_q(tile_work *w, int copy)
+{
+    for (int64_t n = 0; n < w->n_heads; n++)
+        load_q_head(w, copy, n);
     w->loaded[copy] = true;
 }
 
@@ -136,10 +146,9 @@ static void load_k(tile_work *w, const key_tile *t)
 static void load_v(tile_work *w, const key_tile *t)
 {
     const int64_t first = t->begin / MXA_COLS * MXA_COLS, end = round_up(t->end, MXA_COLS);
-    const int64_t padded = w->channel_groups * MXA_COLS;
     float *const row = w->raw;
     for (int64_t j = first; j < end; j++) {
-        memset(row, 0, (size_t)padded * sizeof *row);
+        memset(row, 0, (size_t)w->channels * sizeof *row);
         w->v_nonfinite[j] = false;
         if (j >= t->begin && j < t->end) {
             mxa_row_load(w->job->v, w->s->batch, w->h_kv, w->s->k_first + t->first + j, row);
@@ -150,7 +159,7 @@ static void load_v(tile_work *w, const key_tile *t)
                 row[d] = 0.0f;
                 w->v_nonfinite[j] = true;
             }
-        for (int64_t c = 0; c < w->channel_groups; c++)
+        for (int64_t c = 0; c < w->channels / MXA_COLS; c++)
             memcpy(w->v + (c * MXA_TILE + j) * MXA_COLS, row + c * MXA_COLS, MXA_COLS * sizeof *row);
     }
 }
@@ -167,7 +176,7 @@ typedef struct block {
 /* Keys of the tile that one row sees, counted from the tile's first. */
 static mxa_span seen_keys(const tile_work *w, const key_tile *t, int64_t row)
 {
-    const int64_t position = w->rows.first + row + w->s->map.q_offset;
+    const int64_t position = w->rows.first + row % w->head_rows + w->s->map.q_offset;
     const mxa_span keys = mxa_visible_keys(&w->s->map, position, position);
     return (mxa_span){ mxa_max(keys.first - t->first, t->begin), mxa_min(keys.end - t->first, t->end) };
 }
@@ -241,7 +250,7 @@ static float weigh(const tile_work *w, const block *b, int r, float max)
 /* One step of the online softmax for a row: what it had so far shrinks by 2^(old max - new max). */
 static void softmax_row(tile_work *w, const block *b, int r)
 {
-    const int64_t row = b->first + r, padded = w->channel_groups * MXA_COLS;
+    const int64_t row = b->first + r;
     const float max = new_max(w, b, r);
     if (max == -INFINITY) {
         for (int64_t j = b->begin; j < b->end; j++)
@@ -252,20 +261,19 @@ static void softmax_row(tile_work *w, const block *b, int r)
     w->sum[row] = w->sum[row] * alpha + weigh(w, b, r, max);
     w->max[row] = max;
     if (alpha != 1.0f)
-        for (int64_t d = 0; d < padded; d += MXA_LANES)
-            mxa_vec_store(w->o + row * padded + d,
-                          mxa_vec_load(w->o + row * padded + d) * mxa_vec_all(alpha));
+        for (int64_t d = 0; d < w->channels; d += MXA_LANES)
+            mxa_vec_store(w->o + row * w->channels + d,
+                          mxa_vec_load(w->o + row * w->channels + d) * mxa_vec_all(alpha));
 }
 
 static void multiply_pv(tile_work *w, const block *b)
 {
-    const int64_t padded = w->channel_groups * MXA_COLS;
-    for (int64_t c = 0; c < w->channel_groups; c++) {
+    for (int64_t c = 0; c < w->channels / MXA_COLS; c++) {
         mxa_vec sums[MXA_ROWS][2];
         mxa_row_sums(b->rows, b->begin, b->end, w->p,
                      (const mxa_vec *)(const void *)(w->v + c * MXA_TILE * MXA_COLS), sums);
         for (int r = 0; r < b->rows; r++) {
-            float *const o = w->o + (b->first + r) * padded + c * MXA_COLS;
+            float *const o = w->o + (b->first + r) * w->channels + c * MXA_COLS;
             mxa_vec_store(o, mxa_vec_load(o) + sums[r][0]);
             mxa_vec_store(o + MXA_LANES, mxa_vec_load(o + MXA_LANES) + sums[r][1]);
         }
@@ -275,8 +283,7 @@ static void multiply_pv(tile_work *w, const block *b)
 /* Inf and NaN of V that row r sees: a logit of -Inf counts as masked. */
 static void collect_nonfinite(tile_work *w, const key_tile *t, const block *b, int r)
 {
-    const int64_t padded = w->channel_groups * MXA_COLS;
-    float *const sums = w->nonfinite + (b->first + r) * padded;
+    float *const sums = w->nonfinite + (b->first + r) * w->channels;
     for (int64_t j = b->begin; j < b->end; j++) {
         if (!w->v_nonfinite[j] || w->logits[r * MXA_TILE + j] == -INFINITY)
             continue;
@@ -316,12 +323,12 @@ static void add_block(tile_work *w, const key_tile *t, int64_t first)
 /* The part that owns a sink logit starts with it: m = sink, l = 1. */
 static void begin_rows(tile_work *w)
 {
-    const float sink = w->job->sinks ? w->job->sinks[w->h] : -INFINITY;
-    const bool broken = isnan(sink) || sink == INFINITY;
-    const size_t o_bytes = (size_t)(w->n * w->channel_groups * MXA_COLS) * sizeof *w->o;
-    for (int64_t r = 0; r < w->n; r++) {
-        w->max[r] = broken ? -INFINITY : (float)((double)sink * MXA_LOG2_E);
-        w->sum[r] = broken ? NAN : sink == -INFINITY ? 0.0f : 1.0f;
+    const size_t o_bytes = (size_t)(w->n * w->channels) * sizeof *w->o;
+    for (int64_t row = 0; row < w->n; row++) {
+        const float sink = w->job->sinks ? w->job->sinks[w->h + row / w->head_rows] : -INFINITY;
+        const bool broken = isnan(sink) || sink == INFINITY;
+        w->max[row] = broken ? -INFINITY : (float)((double)sink * MXA_LOG2_E);
+        w->sum[row] = broken ? NAN : sink == -INFINITY ? 0.0f : 1.0f;
     }
     memset(w->o, 0, o_bytes);
     if (w->careful)
@@ -352,11 +359,11 @@ static void add_tiles(tile_work *w)
 /* O / l into raw; false if Inf or NaN of V, seen or not, may be in it. */
 static bool divide_row(const tile_work *w, int64_t row)
 {
-    const int64_t padded = w->channel_groups * MXA_COLS;
     bool finite = true;
     for (int64_t d = 0; d < w->dim_v; d++) {
-        const float o = w->sum[row] == 0 ? 0.0f : w->o[row * padded + d] / w->sum[row];
-        w->raw[d] = w->careful && w->nonfinite[row * padded + d] != 0 ? w->nonfinite[row * padded + d] : o;
+        const float o = w->sum[row] == 0 ? 0.0f : w->o[row * w->channels + d] / w->sum[row];
+        w->raw[d] =
+            w->careful && w->nonfinite[row * w->channels + d] != 0 ? w->nonfinite[row * w->channels + d] : o;
         finite = finite && mxa_f32_is_finite(o);
     }
     if (!isnan(w->sum[row]))
@@ -370,30 +377,34 @@ static bool divide_row(const tile_work *w, int64_t row)
 static bool end_rows(const tile_work *w)
 {
     for (int64_t row = 0; row < w->n; row++) {
-        const int64_t i = w->rows.first + row;
+        const int64_t h = w->h + row / w->head_rows, i = w->rows.first + row % w->head_rows;
         if (!divide_row(w, row) && !w->careful)
             return false;
-        mxa_row_store(w->job->out, w->s->batch, w->h, w->s->q_first + i, w->raw);
-        float *const lse = mxa_job_lse(w->job, w->s, w->h, i);
+        mxa_row_store(w->job->out, w->s->batch, h, w->s->q_first + i, w->raw);
+        float *const lse = mxa_job_lse(w->job, w->s, h, i);
         if (lse)
             *lse = mxa_lse(w->max[row], w->sum[row]);
     }
     return true;
 }
 
-void mxa_attention_portable(const mxa_attention_job *job, const mxa_sequence *s, int64_t h, int64_t tile,
-                            void *scratch)
+void mxa_attention_portable(const mxa_attention_job *job, const mxa_attention_item *item, void *scratch)
 {
-    const mxa_problem *const p = &job->plan->problem;
-    tile_work w = { .job = job, .s = s, .h = h, .h_kv = mxa_job_kv_head(job, h), .tile = tile };
-    w.rows = mxa_tile_rows(s, tile);
-    w.n = w.rows.end - w.rows.first;
-    w.dim = p->head_dim;
-    w.dim_v = p->head_dim_v;
-    w.channel_groups = (p->head_dim_v + MXA_COLS - 1) / MXA_COLS;
+    tile_work w = { .job = job, .s = item->s, .h = item->h, .n_heads = item->n_heads, .tile = item->tile };
+    w.h_kv = mxa_job_kv_head(job, item->h);
+    w.rows = mxa_tile_rows(item->s, item->tile);
+    w.head_rows = w.rows.end - w.rows.first;
+    w.n = w.head_rows * item->n_heads;
+    w.dim = job->plan->problem.head_dim;
+    w.dim_v = job->plan->problem.head_dim_v;
+    w.channels = round_up(w.dim_v, MXA_COLS);
     place(&w, job->plan, scratch);
-    do {
-        begin_rows(&w);
-        add_tiles(&w);
-    } while (!end_rows(&w) && (w.careful = true));
+    begin_rows(&w);
+    add_tiles(&w);
+    if (end_rows(&w))
+        return;
+    w.careful = true;
+    begin_rows(&w);
+    add_tiles(&w);
+    end_rows(&w);
 }

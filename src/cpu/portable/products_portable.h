@@ -51,12 +51,11 @@ static inline void mxa_row_sums(int rows, int64_t first, int64_t end, const mxa_
     }
 }
 
-/* Rows r of x, [n][stride], into a: [dim][MXA_ROWS] lanes. Rows beyond n are not written. */
-static inline void mxa_spread_rows(const float *x, int64_t stride, int n, int64_t dim, mxa_vec *a)
+/* One row's values in all lanes: a[d][0], where a row has MXA_ROWS columns. */
+static inline void mxa_spread_row(const float *x, int64_t dim, mxa_vec *a)
 {
     for (int64_t d = 0; d < dim; d++)
-        for (int r = 0; r < n; r++)
-            a[d * MXA_ROWS + r] = mxa_vec_all(x[r * stride + d]);
+        a[d * MXA_ROWS] = mxa_vec_all(x[d]);
 }
 
 /* Eight keys' rows, [MXA_COLS][stride], into [dim][MXA_COLS]. */

@@ -134,10 +134,8 @@ static void end_rows(const mxa_attention_job *job, const mxa_sequence *s, int64_
     }
 }
 
-void mxa_attention_ref(const mxa_attention_job *job, const mxa_sequence *s, int64_t h, int64_t tile,
-                       void *memory)
+static void run_head(const mxa_attention_job *job, const mxa_sequence *s, int64_t h, int64_t tile, scratch *w)
 {
-    scratch *const w = memory;
     const mxa_span rows = mxa_tile_rows(s, tile);
     const int64_t n = rows.end - rows.first;
     const mxa_span keys =
@@ -158,4 +156,10 @@ void mxa_attention_ref(const mxa_attention_job *job, const mxa_sequence *s, int6
         first = end;
     }
     end_rows(job, s, h, rows, w);
+}
+
+void mxa_attention_ref(const mxa_attention_job *job, const mxa_attention_item *item, void *memory)
+{
+    for (int64_t h = item->h; h < item->h + item->n_heads; h++)
+        run_head(job, item->s, h, item->tile, memory);
 }
