@@ -228,23 +228,31 @@ static float new_max(const tile_work *w, const block *b, int r)
     return max;
 }
 
-/* p = 2^(s - max), its sum before it is rounded. */
+/* The lanes of row r's p for four keys, each spread over a vector. */
+static inline void spread_p(mxa_vec p, mxa_vec *out)
+{
+    out[0] = __builtin_shufflevector(p, p, 0, 0, 0, 0);
+    out[MXA_ROWS] = __builtin_shufflevector(p, p, 1, 1, 1, 1);
+    out[2 * MXA_ROWS] = __builtin_shufflevector(p, p, 2, 2, 2, 2);
+    out[3 * MXA_ROWS] = __builtin_shufflevector(p, p, 3, 3, 3, 3);
+}
+
+/* p = 2^(s - max), its sum before it is rounded. Two vectors at a time hide the latency of the polynomial. */
 static float weigh(const tile_work *w, const block *b, int r, float max)
 {
     const float *const s = w->logits + r * MXA_TILE;
     const bool f16 = w->job->plan->pv == MXA_PV_F16;
-    mxa_vec sum = mxa_vec_all(0.0f);
-    for (int64_t j = b->begin; j < b->end; j += MXA_LANES) {
-        const mxa_vec p = mxa_vec_exp2(mxa_vec_load(s + j) - mxa_vec_all(max));
-        sum += p;
-        const mxa_vec x = f16 ? mxa_vec_round_p_f16(p) : mxa_vec_round_p_bf16(p);
+    mxa_vec sum[2] = { mxa_vec_all(0.0f), mxa_vec_all(0.0f) };
+    for (int64_t j = b->begin; j < b->end; j += MXA_COLS) {
+        const mxa_vec p0 = mxa_vec_exp2(mxa_vec_load(s + j) - mxa_vec_all(max));
+        const mxa_vec p1 = mxa_vec_exp2(mxa_vec_load(s + j + MXA_LANES) - mxa_vec_all(max));
+        sum[0] += p0;
+        sum[1] += p1;
         mxa_vec *const out = w->p + j * MXA_ROWS + r;
-        out[0] = __builtin_shufflevector(x, x, 0, 0, 0, 0);
-        out[MXA_ROWS] = __builtin_shufflevector(x, x, 1, 1, 1, 1);
-        out[2 * MXA_ROWS] = __builtin_shufflevector(x, x, 2, 2, 2, 2);
-        out[3 * MXA_ROWS] = __builtin_shufflevector(x, x, 3, 3, 3, 3);
+        spread_p(f16 ? mxa_vec_round_p_f16(p0) : mxa_vec_round_p_bf16(p0), out);
+        spread_p(f16 ? mxa_vec_round_p_f16(p1) : mxa_vec_round_p_bf16(p1), out + MXA_LANES * MXA_ROWS);
     }
-    return mxa_vec_sum(sum);
+    return mxa_vec_sum(sum[0] + sum[1]);
 }
 
 /* One step of the online softmax for a row: what it had so far shrinks by 2^(old max - new max). */

@@ -27,7 +27,7 @@ mxa_block_sums(int rows, int64_t first, int64_t end, const mxa_vec *a, const mxa
     for (int64_t i = first; i < end; i++) {
         const mxa_vec b0 = b[2 * i], b1 = b[2 * i + 1];
         for (int r = 0; r < rows; r++) {
-            const mxa_vec x = a[i * MXA_ROWS + r];
+            const mxa_vec x = mxa_vec_keep(a[i * MXA_ROWS + r]);
             acc[r][0] += x * b0;
             acc[r][1] += x * b1;
         }

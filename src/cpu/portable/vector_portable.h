@@ -36,6 +36,15 @@ static inline void mxa_vec_store(float *at, mxa_vec v)
     memcpy(at, &v, sizeof v);
 }
 
+/* x, kept in a register: GCC 12 would load it again for each use, which takes a tenth of the products' speed. */
+static inline mxa_vec mxa_vec_keep(mxa_vec x)
+{
+#if defined(__SSE2__)
+    __asm__("" : "+x"(x));
+#endif
+    return x;
+}
+
 /* a where mask is all ones, b where it is 0. */
 static inline mxa_vec mxa_vec_select(mxa_veci mask, mxa_vec a, mxa_vec b)
 {
