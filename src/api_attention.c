@@ -46,7 +46,6 @@ mxa_status mxa_plan_create(const mxa_problem *problem, const mxa_recipe *recipe,
 {
     if (!plan)
         return mxa_fail(MXA_ERR_ARG, "plan: is NULL");
-    *plan = NULL;
     mxa_recipe standard;
     mxa_recipe_default(&standard);
     mxa_status status = mxa_problem_check(problem);
@@ -125,6 +124,17 @@ static mxa_status check_work(const mxa_plan *plan, const mxa_attention_args *arg
     return MXA_OK;
 }
 
+static mxa_status check_arrays(const mxa_attention_args *args)
+{
+    const float *const arrays[5] = { args->lse, args->sinks, args->mean, args->g_q, args->g_k };
+    static const char *const names[5] = { "lse", "sinks", "mean", "g_q", "g_k" };
+    for (int i = 0; i < 5; i++)
+        if ((uintptr_t)arrays[i] % sizeof(float) != 0)
+            return mxa_fail(MXA_ERR_ALIGN, "%s: %p is not aligned to its 4-byte elements", names[i],
+                            (const void *)arrays[i]);
+    return MXA_OK;
+}
+
 static mxa_status check_factors(const mxa_plan *plan, const char *name, const float *g, bool of_k)
 {
     if (!g)
@@ -159,6 +169,8 @@ static mxa_status check_args(const mxa_plan *plan, const mxa_attention_args *arg
     mxa_status status = check_tensors(plan, args);
     if (status == MXA_OK)
         status = check_work(plan, args);
+    if (status == MXA_OK)
+        status = check_arrays(args);
     if (status != MXA_OK)
         return status;
     const bool given = !plan->recipe.exact && plan->recipe.smooth_k == MXA_SMOOTH_GIVEN;

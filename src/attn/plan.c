@@ -30,6 +30,19 @@ void mxa_problem_default(mxa_problem *p, int64_t batch, int64_t heads, int64_t h
     };
 }
 
+static mxa_status check_lengths(const mxa_problem *p)
+{
+    const int64_t lengths[3] = { p->batch, p->q_len, p->kv_len };
+    static const char *const names[3] = { "batch", "q_len", "kv_len" };
+    for (int i = 0; i < 3; i++) {
+        if (lengths[i] < 0)
+            return mxa_fail(MXA_ERR_SHAPE, "%s: %lld is negative", names[i], (long long)lengths[i]);
+        if (lengths[i] > MXA_POSITION_MAX)
+            return mxa_fail(MXA_ERR_SHAPE, "%s: %lld is above 2^58", names[i], (long long)lengths[i]);
+    }
+    return MXA_OK;
+}
+
 static mxa_status check_sizes(const mxa_problem *p)
 {
     if (p->heads_kv < 1 || p->heads < 1 || p->heads % p->heads_kv != 0)
@@ -56,11 +69,6 @@ static mxa_status check_sizes(const mxa_problem *p)
         if (status != MXA_OK)
             return status;
     }
-    if (p->batch < 0)
-        return mxa_fail(MXA_ERR_SHAPE, "batch: %lld is negative", (long long)p->batch);
-    if (p->q_len > MXA_POSITION_MAX || p->kv_len > MXA_POSITION_MAX)
-        return mxa_fail(MXA_ERR_SHAPE, "q_len %lld or kv_len %lld is above 2^58", (long long)p->q_len,
-                        (long long)p->kv_len);
     return MXA_OK;
 }
 
@@ -70,9 +78,12 @@ static mxa_status check_options(const mxa_problem *p)
         return mxa_fail(MXA_ERR_ARG, "softmax_scale: %g is not finite", (double)p->softmax_scale);
     if (!isfinite(p->softcap) || p->softcap < 0)
         return mxa_fail(MXA_ERR_ARG, "softcap: %g is negative or not finite", (double)p->softcap);
-    if (p->window_left < MXA_UNLIMITED || p->window_right < MXA_UNLIMITED)
-        return mxa_fail(MXA_ERR_ARG, "window: (%lld, %lld) is below -1, which means no limit",
-                        (long long)p->window_left, (long long)p->window_right);
+    if (p->window_left < MXA_UNLIMITED)
+        return mxa_fail(MXA_ERR_ARG, "window_left: %lld is below -1, which means no limit",
+                        (long long)p->window_left);
+    if (p->window_right < MXA_UNLIMITED)
+        return mxa_fail(MXA_ERR_ARG, "window_right: %lld is below -1, which means no limit",
+                        (long long)p->window_right);
     if (p->q_offset != MXA_OFFSET_AUTO && (p->q_offset > MXA_POSITION_MAX || p->q_offset < -MXA_POSITION_MAX))
         return mxa_fail(MXA_ERR_ARG, "q_offset: %lld is outside -2^58..2^58", (long long)p->q_offset);
     if (p->threads < 0)
@@ -109,7 +120,9 @@ mxa_status mxa_problem_check(const mxa_problem *p)
     if (!p->cu_seqlens_q != !p->cu_seqlens_k)
         return mxa_fail(MXA_ERR_ARG, "cu_seqlens_%c: is NULL, but the other is not",
                         p->cu_seqlens_q ? 'k' : 'q');
-    mxa_status status = check_sizes(p);
+    mxa_status status = check_lengths(p);
+    if (status == MXA_OK)
+        status = check_sizes(p);
     if (status == MXA_OK)
         status = check_options(p);
     if (status == MXA_OK && p->cu_seqlens_q)
@@ -256,7 +269,6 @@ static mxa_status fill(mxa_plan *plan, const mxa_problem *p)
 
 mxa_status mxa_plan_build(const mxa_problem *problem, const mxa_recipe *recipe, mxa_plan **plan)
 {
-    *plan = NULL;
     mxa_status status = mxa_problem_check(problem);
     if (status == MXA_OK)
         status = mxa_recipe_check(recipe);

@@ -63,7 +63,7 @@ struct mxa_plan {
 /* Check the numbers of a problem; device and recipe aside. */
 mxa_status mxa_problem_check(const mxa_problem *problem);
 
-/* Check and build all but the backend's part. On failure *plan is NULL. */
+/* Check and build all but the backend's part. On failure *plan stays as it is. */
 mxa_status mxa_plan_build(const mxa_problem *problem, const mxa_recipe *recipe, mxa_plan **plan);
 
 /* The map of sequence b of a checked problem. recipe NULL: no high tiles. */

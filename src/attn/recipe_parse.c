@@ -105,7 +105,7 @@ static mxa_status parse_format(const char *key_name, word value, mxa_format *out
                     known);
 }
 
-/* Digits only, below MXA_ALL. */
+/* Digits only; the largest number is MXA_ALL. */
 static mxa_status parse_window(const char *key_name, word value, int64_t *out)
 {
     int64_t n = 0;
@@ -115,7 +115,7 @@ static mxa_status parse_window(const char *key_name, word value, int64_t *out)
         ok = c >= '0' && c <= '9' && !__builtin_mul_overflow(n, 10, &n) &&
              !__builtin_add_overflow(n, c - '0', &n);
     }
-    if (!ok || n == MXA_ALL)
+    if (!ok)
         return mxa_fail(MXA_ERR_ARG, "recipe: %s \"%.*s\" is not a number of keys", key_name, shown(value),
                         value.at);
     *out = n;

@@ -348,6 +348,8 @@ static void add_tiles(tile_work *w)
     const mxa_tile_map *const map = &w->s->map;
     const mxa_span keys =
         mxa_visible_keys(map, w->rows.first + map->q_offset, w->rows.end - 1 + map->q_offset);
+    if (keys.first >= keys.end)
+        return;
     for (int64_t k_tile = keys.first / MXA_TILE; k_tile * MXA_TILE < keys.end; k_tile++) {
         const key_tile t = {
             .first = k_tile * MXA_TILE,
