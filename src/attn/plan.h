@@ -20,8 +20,9 @@ typedef struct mxa_copy_plan {
 } mxa_copy_plan;
 
 /*
- * One sequence: a batch item, or a part of packed tensors. Copies hold the rows of matrix (sequence, head) one after
- * another, from row q_rows + head * q_len (k_rows + head * kv_len) on; TOKEN_BLOCK factors likewise.
+ * One sequence: a batch item, or a part of packed tensors. Copies hold the rows of matrix (sequence, head)
+ * one after another, from row q_rows + head * q_len (k_rows + head * kv_len) on; TOKEN_BLOCK factors
+ * likewise.
  */
 typedef struct mxa_sequence {
     mxa_tile_map map;

@@ -2,10 +2,11 @@
 /*
  * Which precision the score tile (q_tile, k_tile) gets, and whether a call computes it at all.
  *
- * Query i stands at position i + q_offset. Tiles are counted from position 0 and key 0, not from the first query,
- * so q_tile is negative where positions are. A tile holds every distance (position - key) between those of its
- * corners. An unlimited window is MXA_FAR; causal is window_right = 0. High or low depends on the tile's numbers and
- * the mask alone; only skipping looks at the call (docs/algorithm.md, "The precision map").
+ * Query i stands at position i + q_offset. Tiles are counted from position 0 and key 0, not from the first
+ * query, so q_tile is negative where positions are. A tile holds every distance (position - key) between
+ * those of its corners. An unlimited window is MXA_FAR; causal is window_right = 0. High or low depends on
+ * the tile's numbers and the mask alone; only skipping looks at the call (docs/algorithm.md, "The precision
+ * map").
  */
 #ifndef MXA_ATTN_TILE_MAP_H
 #define MXA_ATTN_TILE_MAP_H
@@ -42,9 +43,9 @@ MXA_HD static inline int64_t mxa_tile_of(int64_t position)
 }
 
 /*
- * High if one of the tile's pairs within the windows is less than diag_window from the diagonal or has a key below
- * sink_window. All 128 x 128 pairs count, also those that the call does not hold: so prefill, chunks and decode
- * steps give a tile the same precision.
+ * High if one of the tile's pairs within the windows is less than diag_window from the diagonal or has a key
+ * below sink_window. All 128 x 128 pairs count, also those that the call does not hold: so prefill, chunks
+ * and decode steps give a tile the same precision.
  */
 MXA_HD static inline bool mxa_tile_is_high(const mxa_tile_map *m, int64_t q_tile, int64_t k_tile)
 {

@@ -33,8 +33,8 @@ typedef struct mxa_attention_job {
 } mxa_attention_job;
 
 /*
- * Rows of one (sequence, head) of a copy: packed codes for kernels that multiply them as they are, or loaded as
- * fp32 by mxa_rows_load.
+ * Rows of one (sequence, head) of a copy: packed codes for kernels that multiply them as they are, or loaded
+ * as fp32 by mxa_rows_load.
  */
 typedef struct mxa_rows {
     const mxa_operand *operand;
@@ -88,8 +88,9 @@ typedef struct mxa_attention_item {
 } mxa_attention_item;
 
 /*
- * Compute an item: rows of out and, if wanted, lse. A row's bits depend on that row, the keys and the mask alone, not
- * on the other rows of the item. The tolerance is that of docs/numerics.md, section 12, with the entry's eps.
+ * Compute an item: rows of out and, if wanted, lse. A row's bits depend on that row, the keys and the mask
+ * alone, not on the other rows of the item. The tolerance is that of docs/numerics.md, section 12, with the
+ * entry's eps.
  */
 typedef void mxa_attention_run_fn(const mxa_attention_job *job, const mxa_attention_item *item,
                                   void *scratch);

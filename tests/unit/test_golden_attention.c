@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every case of tests/vectors/attention.json, with every entry of the list and every pair of formats that holds the
- * inputs without loss. Expected values were computed with 60 digits; the bound is that of docs/numerics.md, section 12.
+ * Every case of tests/vectors/attention.json, with every entry of the list and every pair of formats that
+ * holds the inputs without loss. Expected values were computed with 60 digits; the bound is that of
+ * docs/numerics.md, section 12.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -100,7 +101,10 @@ static result run(const golden_case *c, const mxa_recipe *recipe, const mxa_atte
     return r;
 }
 
-/* Bounds of docs/numerics.md, section 12, for row i of head h from the unquantised inputs, which the copies hold exactly. */
+/*
+ * Bounds of docs/numerics.md, section 12, for row i of head h from the unquantised inputs, which the copies
+ * hold exactly.
+ */
 typedef struct bound {
     double logit, weights, lse;
     double v_max;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiled attention in fp32 on any machine. For each key tile, K is decoded and transposed and V rounded to the P V type
- * once for the whole query tile; then blocks of query rows go through logits, softmax and P V while their data is in the
- * L1 cache. Keys that a row does not see get logit -Inf, whatever their memory holds. Where Inf or NaN of V reach a
- * result, the query tile is computed again by the careful path, which keeps them apart (docs/numerics.md, section 8).
+ * Tiled attention in fp32 on any machine. For each key tile, K is decoded and transposed and V rounded to the
+ * P V type once for the whole query tile; then blocks of query rows go through logits, softmax and P V while
+ * their data is in the L1 cache. Keys that a row does not see get logit -Inf, whatever their memory holds.
+ * Where Inf or NaN of V reach a result, the query tile is computed again by the careful path, which keeps
+ * them apart (docs/numerics.md, section 8).
  */
 #include "cpu/portable/attention_portable.h"
 
@@ -15,8 +16,8 @@
 enum { ALIGNMENT = 64 };
 
 /*
- * Scratch of an item. Its rows are those of head h, then of the next head, and so on. V's channels are padded to whole
- * groups of MXA_COLS.
+ * Scratch of an item. Its rows are those of head h, then of the next head, and so on. V's channels are padded
+ * to whole groups of MXA_COLS.
  */
 typedef struct tile_work {
     const mxa_attention_job *job;
@@ -103,7 +104,9 @@ const char *mxa_attention_portable_refuses(const mxa_plan *plan)
 
 /* ------------------------------------------------------------------ loading */
 
-/* Head h + n of the item: its rows of the copy, and what their dot products are multiplied with and added to. */
+/*
+ * Head h + n of the item: its rows of the copy, and what their dot products are multiplied with and added to.
+ */
 static void load_q_head(tile_work *w, int copy, int64_t n)
 {
     const mxa_problem *const p = &w->job->plan->problem;

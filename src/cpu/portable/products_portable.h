@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The two products of a tile in fp32: blocks of up to MXA_ROWS query rows by MXA_COLS columns (keys, or channels of V)
- * that stay in registers. The rows' values are stored once for each lane, so that the inner loop is loads, products
- * and sums. A row's sums are taken in index order whatever the number of rows beside it, so its bits do not depend on it.
+ * The two products of a tile in fp32: blocks of up to MXA_ROWS query rows by MXA_COLS columns (keys, or
+ * channels of V) that stay in registers. The rows' values are stored once for each lane, so that the inner
+ * loop is loads, products and sums. A row's sums are taken in index order whatever the number of rows beside
+ * it, so its bits do not depend on it.
  */
 #ifndef MXA_CPU_PRODUCTS_PORTABLE_H
 #define MXA_CPU_PRODUCTS_PORTABLE_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Four fp32 lanes by the vector extensions of GCC and Clang, which every machine has or emulates. Each lane does what
- * the scalar expression does: no contraction, no reassociation.
+ * Four fp32 lanes by the vector extensions of GCC and Clang, which every machine has or emulates. Each lane
+ * does what the scalar expression does: no contraction, no reassociation.
  */
 #ifndef MXA_CPU_VECTOR_PORTABLE_H
 #define MXA_CPU_VECTOR_PORTABLE_H
@@ -36,7 +36,9 @@ static inline void mxa_vec_store(float *at, mxa_vec v)
     memcpy(at, &v, sizeof v);
 }
 
-/* x, kept in a register: GCC 12 would load it again for each use, which takes a tenth of the products' speed. */
+/*
+ * x, kept in a register: GCC 12 would load it again for each use, which takes a tenth of the products' speed.
+ */
 static inline mxa_vec mxa_vec_keep(mxa_vec x)
 {
 #if defined(__SSE2__)
@@ -73,12 +75,16 @@ static inline float mxa_vec_sum(mxa_vec v)
 }
 
 /*
- * 2^x to 2^-22 of its value for x <= 0; 0 below -126, -Inf included. NaN gives NaN. 2^x = 2^n 2^f, n the nearest
- * integer; 2^f is the polynomial 1 + f q(f) of degree 5 with the least relative error on [-1/2, 1/2], 9.1e-8.
+ * 2^x to 2^-22 of its value for x <= 0; 0 below -126, -Inf included. NaN gives NaN. 2^x = 2^n 2^f, n the
+ * nearest integer; 2^f is the polynomial 1 + f q(f) of degree 5 with the least relative error on [-1/2, 1/2],
+ * 9.1e-8.
  */
 static inline mxa_vec mxa_vec_exp2(mxa_vec x)
 {
-    /* In 1.5 * 2^23 the last bit of a float is 1, so that adding it rounds to an integer; 127 is the exponent's bias. */
+    /*
+     * In 1.5 * 2^23 the last bit of a float is 1, so that adding it rounds to an integer; 127 is the
+     * exponent's bias.
+     */
     const mxa_vec round = mxa_vec_all(0x1.8p23f + 127.0f);
     const mxa_vec t = x + round;
     const mxa_vec f = x - (t - round);
@@ -93,8 +99,8 @@ static inline mxa_vec mxa_vec_exp2(mxa_vec x)
 }
 
 /*
- * tanh(x) to a few units of 2^-24 of its value. Below 1/4 the odd polynomial, whose next term is 2e-9 of the value;
- * beyond, (1 - e) / (1 + e) with e = exp(-2|x|).
+ * tanh(x) to a few units of 2^-24 of its value. Below 1/4 the odd polynomial, whose next term is 2e-9 of the
+ * value; beyond, (1 - e) / (1 + e) with e = exp(-2|x|).
  */
 static inline mxa_vec mxa_vec_tanh(mxa_vec x)
 {
@@ -118,7 +124,10 @@ static inline mxa_vec mxa_vec_round_p_bf16(mxa_vec p)
     return (mxa_vec)((bits + 0x7FFFu + (bits >> 16 & 1u)) & 0xFFFF0000u);
 }
 
-/* Rounded to f16, to nearest even: for numbers of 0..1 and NaN. Below 2^-14 one unit is 2^-24, which is the ulp of 0.5. */
+/*
+ * Rounded to f16, to nearest even: for numbers of 0..1 and NaN. Below 2^-14 one unit is 2^-24, which is the
+ * ulp of 0.5.
+ */
 static inline mxa_vec mxa_vec_round_p_f16(mxa_vec p)
 {
     const mxa_vecu bits = (mxa_vecu)p;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention in float64: docs/numerics.md, section 8, on the decoded operands. V is rounded to the P V type, P is not;
- * recipe "exact" rounds nothing. One row at a time, over tiles of 128 keys, since a tile decides the precision.
+ * Attention in float64: docs/numerics.md, section 8, on the decoded operands. V is rounded to the P V type, P
+ * is not; recipe "exact" rounds nothing. One row at a time, over tiles of 128 keys, since a tile decides the
+ * precision.
  */
 #include "cpu/ref/attention_ref.h"
 
