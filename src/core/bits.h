@@ -51,47 +51,43 @@ MXA_HD static inline float mxa_f32_from_bf16(uint16_t h)
     return mxa_f32_from_bits((uint32_t)h << 16);
 }
 
-/* Exact. NaN payloads move to the top mantissa bits. */
+/* Exact. NaN payloads move to the top mantissa bits. Without branches, so that loops become vectors. */
 MXA_HD static inline float mxa_f32_from_f16(uint16_t h)
 {
-    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16, mag = h & 0x7FFFu;
-    if (mag >= 0x7C00u)
-        return mxa_f32_from_bits(sign | MXA_F32_INF | (mag & 0x3FFu) << 13);
-    if (mag >= 0x0400u)
-        return mxa_f32_from_bits(sign | ((mag << 13) + ((127u - 15u) << 23)));
-    const float subnormal = (float)mag * 0x1p-24f;
-    return mxa_f32_from_bits(sign | mxa_f32_bits(subnormal));
+    const uint32_t sign = (uint32_t)(h & 0x8000u) << 16;
+    const int32_t mag = h & 0x7FFF;
+    const uint32_t subnormal = mxa_f32_bits((float)mag * 0x1p-24f);
+    const uint32_t normal = ((uint32_t)mag << 13) + ((127u - 15u) << 23);
+    const uint32_t special = MXA_F32_INF | (uint32_t)(mag & 0x3FF) << 13;
+    const uint32_t finite = mag < 0x0400 ? subnormal : normal;
+    return mxa_f32_from_bits(sign | (mag < 0x7C00 ? finite : special));
 }
 
 /*
- * Round to nearest even; finite overflow saturates to the largest finite value; NaN becomes 0x7FC0; Inf
- * stays.
+ * Round to nearest even; finite overflow saturates to the largest finite value; NaN becomes 0x7FC0; Inf stays.
  */
 MXA_HD static inline uint16_t mxa_bf16_from_f32(float x)
 {
     const uint32_t b = mxa_f32_bits(x), mag = b & 0x7FFFFFFFu, sign = b >> 16 & 0x8000u;
-    if (mag > MXA_F32_INF)
-        return 0x7FC0;
-    if (mag == MXA_F32_INF)
-        return (uint16_t)(sign | 0x7F80u);
-    const uint32_t r = (mag + 0x7FFFu + (mag >> 16 & 1u)) >> 16;
-    return (uint16_t)(sign | (r > 0x7F7Fu ? 0x7F7Fu : r));
+    const int32_t magnitude = (int32_t)mag, inf = (int32_t)MXA_F32_INF;
+    const int32_t rounded = (int32_t)((mag + 0x7FFFu + (mag >> 16 & 1u)) >> 16);
+    const int32_t finite = rounded < 0x7F7F ? rounded : 0x7F7F;
+    const uint32_t number = sign | (uint32_t)(magnitude < inf ? finite : 0x7F80);
+    return (uint16_t)(magnitude > inf ? 0x7FC0u : number);
 }
 
 /* The same for binary16: saturates at 65504, NaN becomes 0x7E00. */
 MXA_HD static inline uint16_t mxa_f16_from_f32(float x)
 {
     const uint32_t b = mxa_f32_bits(x), mag = b & 0x7FFFFFFFu, sign = b >> 16 & 0x8000u;
-    if (mag > MXA_F32_INF)
-        return 0x7E00;
-    if (mag == MXA_F32_INF)
-        return (uint16_t)(sign | 0x7C00u);
-    if (mag < 0x38800000u) { /* below 2^-14: one unit is 2^-24, which is the ulp of 0.5 */
-        const float sum = mxa_f32_from_bits(mag) + 0.5f;
-        return (uint16_t)(sign | (mxa_f32_bits(sum) - 0x3F000000u));
-    }
-    const uint32_t r = (mag - ((127u - 15u) << 23) + 0xFFFu + (mag >> 13 & 1u)) >> 13;
-    return (uint16_t)(sign | (r > 0x7BFFu ? 0x7BFFu : r));
+    const int32_t magnitude = (int32_t)mag, inf = (int32_t)MXA_F32_INF, smallest_normal = 0x38800000;
+    /* Below 2^-14 one unit is 2^-24, which is the ulp of 0.5. */
+    const int32_t subnormal = (int32_t)(mxa_f32_bits(mxa_f32_from_bits(mag) + 0.5f) - 0x3F000000u);
+    const int32_t rounded = (int32_t)((mag - ((127u - 15u) << 23) + 0xFFFu + (mag >> 13 & 1u)) >> 13);
+    const int32_t normal = rounded < 0x7BFF ? rounded : 0x7BFF;
+    const int32_t finite = magnitude < smallest_normal ? subnormal : normal;
+    const uint32_t number = sign | (uint32_t)(magnitude < inf ? finite : 0x7C00);
+    return (uint16_t)(magnitude > inf ? 0x7E00u : number);
 }
 
 #endif

@@ -2,14 +2,17 @@
 /* The first entry whose format and needs fit is used. mxa_check runs and times every one. */
 #include "cpu/features.h"
 #include "cpu/kernels.h"
+#include "cpu/portable/codes_portable.h"
 #include "cpu/ref/codes_ref.h"
 
 const mxa_quantize_impl mxa_quantize_impls[] = {
+    { "portable", MXA_FORMAT_NONE, MXA_CPU_PORTABLE, mxa_quantize_portable },
     { "ref", MXA_FORMAT_NONE, 0, mxa_quantize_ref },
     { NULL, MXA_FORMAT_NONE, 0, NULL },
 };
 
 const mxa_decode_impl mxa_decode_impls[] = {
+    { "portable", MXA_FORMAT_NONE, MXA_CPU_PORTABLE, mxa_decode_portable },
     { "ref", MXA_FORMAT_NONE, 0, mxa_decode_ref },
     { NULL, MXA_FORMAT_NONE, 0, NULL },
 };

@@ -11,7 +11,7 @@
 #include "core/tensor.h"
 #include "cpu/row_items.h"
 #include "format/format.h"
-#include "format/hadamard.h"
+#include "cpu/portable/hadamard_portable.h"
 #include "format/mx.h"
 #include "format/second_level.h"
 
@@ -95,7 +95,7 @@ static void take_steps(const mxa_copy *copy, mxa_row_span s, int64_t dim, const 
         else if (to != from)
             memcpy(to, from, (size_t)dim * sizeof *to);
         if (copy->rotate)
-            mxa_hadamard(to, dim);
+            mxa_hadamard_portable(to, dim);
     }
 }
 
@@ -117,12 +117,13 @@ static void prepare(const work *w, mxa_row_span s, char *scratch)
 /* Bits of the largest finite magnitude. */
 static uint32_t finite_amax(const float *x, int64_t n)
 {
-    uint32_t amax = 0;
+    int32_t amax = 0;
     for (int64_t i = 0; i < n; i++) {
-        const uint32_t mag = mxa_f32_bits(x[i]) & 0x7FFFFFFFu, finite = mag < MXA_F32_INF ? mag : 0;
+        const int32_t mag = (int32_t)(mxa_f32_bits(x[i]) & 0x7FFFFFFFu);
+        const int32_t finite = mag < (int32_t)MXA_F32_INF ? mag : 0;
         amax = finite > amax ? finite : amax;
     }
-    return amax;
+    return (uint32_t)amax;
 }
 
 static float factor(const mxa_copy *copy, const float *x, int64_t n)

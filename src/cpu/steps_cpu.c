@@ -3,7 +3,7 @@
 
 #include "core/tensor.h"
 #include "cpu/row_items.h"
-#include "format/hadamard.h"
+#include "cpu/portable/hadamard_portable.h"
 
 /* Channels whose sums are kept on the stack together. */
 #define MEAN_CHANNELS 64
@@ -58,7 +58,7 @@ void mxa_steps_cpu(const mxa_tensor *x, const float *mean, bool rotate, const mx
                 for (int64_t d = 0; d < dim; d++)
                     row[d] -= mean[s.matrix * dim + d];
             if (rotate)
-                mxa_hadamard(row, dim);
+                mxa_hadamard_portable(row, dim);
         }
     }
 }

@@ -6,9 +6,7 @@
 #ifndef MXA_FORMAT_HADAMARD_H
 #define MXA_FORMAT_HADAMARD_H
 
-#include <math.h>
-
-#include "core/bits.h"
+#include "format/element.h"
 
 /* Elements that are mixed: the largest power of two that divides cols. */
 MXA_HD static inline int64_t mxa_hadamard_group(int64_t cols)
@@ -27,6 +25,16 @@ MXA_HD static inline void mxa_hadamard_step(float *x, int64_t group, int64_t s)
     }
 }
 
+/* 1 / sqrt(group) rounded to fp32, for a power of two. */
+MXA_HD static inline float mxa_hadamard_norm(int64_t group)
+{
+    const float half_root = 0x1.6A09E6p-1f; /* 1 / sqrt(2) */
+    int log2 = 0;
+    while (group >> log2 > 1)
+        log2++;
+    return mxa_pow2(-(log2 / 2)) * (log2 % 2 ? half_root : 1.0f);
+}
+
 MXA_HD static inline void mxa_hadamard(float *x, int64_t cols)
 {
     const int64_t group = mxa_hadamard_group(cols);
@@ -35,7 +43,7 @@ MXA_HD static inline void mxa_hadamard(float *x, int64_t cols)
     for (int64_t first = 0; first < cols; first += group)
         for (int64_t s = 1; s < group; s *= 2)
             mxa_hadamard_step(x + first, group, s);
-    const float norm = (float)(1.0 / sqrt((double)group));
+    const float norm = mxa_hadamard_norm(group);
     for (int64_t i = 0; i < cols; i++)
         x[i] *= norm;
 }

@@ -13,12 +13,12 @@
 /* The bits of max |x|: as unsigned numbers, magnitudes are in order and those of Inf and NaN the largest. */
 MXA_HD static inline uint32_t mxa_amax_bits(const float *x, int64_t n)
 {
-    uint32_t amax = 0;
+    int32_t amax = 0; /* signed compares are what vector units have */
     for (int64_t i = 0; i < n; i++) {
-        const uint32_t mag = mxa_f32_bits(x[i]) & 0x7FFFFFFFu;
+        const int32_t mag = (int32_t)(mxa_f32_bits(x[i]) & 0x7FFFFFFFu);
         amax = mag > amax ? mag : amax;
     }
-    return amax;
+    return (uint32_t)amax;
 }
 
 MXA_HD static inline uint8_t mxa_mx_encode(mxa_format format, float x)
