@@ -42,7 +42,7 @@ SPECIALIZE int32_t encode_mx(mxa_format format, float x)
 }
 
 /* Two nibbles of a 16-bit word become one byte. */
-SPECIALIZE void pack_nibbles(const uint8_t *codes, int n, uint8_t *packed)
+SPECIALIZE void pack_nibbles(const uint8_t *restrict codes, int n, uint8_t *restrict packed)
 {
     for (int j = 0; j < n / 2; j++) {
         uint16_t pair;
@@ -60,8 +60,8 @@ SPECIALIZE void store_block(int bits, const uint8_t *codes, int n, uint8_t *pack
 }
 
 /* One whole block; a short one is filled with zeros, which change neither scale nor codes of the others. */
-SPECIALIZE bool mx_block(mxa_format format, uint32_t threshold, const float *x, float g, uint8_t *codes,
-                         uint8_t *scale)
+SPECIALIZE bool mx_block(mxa_format format, uint32_t threshold, const float *restrict x, float g,
+                         uint8_t *restrict codes, uint8_t *scale)
 {
     float t[MXA_MX_BLOCK];
     uint32_t amax = mxa_amax_bits(x, MXA_MX_BLOCK);
@@ -103,7 +103,8 @@ SPECIALIZE int64_t mx_row(mxa_format format, int bits, mxa_rule rule, const floa
     return n_bad;
 }
 
-static bool nvfp4_block(unsigned options, const float *x, float g, uint8_t *codes, uint8_t *scale)
+static bool nvfp4_block(unsigned options, const float *restrict x, float g, uint8_t *restrict codes,
+                        uint8_t *scale)
 {
     const uint32_t amax = mxa_amax_bits(x, MXA_NVFP4_BLOCK);
     const bool is_finite = amax < MXA_F32_INF;
@@ -138,10 +139,14 @@ static int64_t nvfp4_row(unsigned options, const float *x, int64_t cols, float g
     return n_bad;
 }
 
-SPECIALIZE int64_t element_row(mxa_format format, const float *x, int64_t cols, float g, uint8_t *codes)
+/* n <= ELEMENTS, so that the count fits a vector's lanes. */
+enum { ELEMENTS = 4096 };
+
+SPECIALIZE int32_t element_piece(mxa_format format, const float *restrict x, int32_t n, float g,
+                                 uint8_t *restrict codes)
 {
-    int64_t n_bad = 0;
-    for (int64_t i = 0; i < cols; i++) {
+    int32_t n_bad = 0;
+    for (int32_t i = 0; i < n; i++) {
         const int32_t mag = (int32_t)(mxa_f32_bits(x[i]) & 0x7FFFFFFFu);
         const float t = x[i] / g;
         const int32_t code = format == MXA_FORMAT_FP8 ? encode(mxa_element_e4m3(), t) : encode_i8(t);
@@ -152,7 +157,17 @@ SPECIALIZE int64_t element_row(mxa_format format, const float *x, int64_t cols, 
     return n_bad;
 }
 
-static void bf16_row(const float *x, int64_t cols, uint8_t *codes)
+SPECIALIZE int64_t element_row(mxa_format format, const float *x, int64_t cols, float g, uint8_t *codes)
+{
+    int64_t n_bad = 0;
+    for (int64_t i = 0; i < cols; i += ELEMENTS) {
+        const int32_t n = cols - i < ELEMENTS ? (int32_t)(cols - i) : ELEMENTS;
+        n_bad += element_piece(format, x + i, n, g, codes + i);
+    }
+    return n_bad;
+}
+
+static void bf16_row(const float *restrict x, int64_t cols, uint8_t *restrict codes)
 {
     for (int64_t i = 0; i < cols; i++) {
         const uint16_t half = mxa_bf16_from_f32(x[i]);
@@ -160,7 +175,7 @@ static void bf16_row(const float *x, int64_t cols, uint8_t *codes)
     }
 }
 
-static void f16_row(const float *x, int64_t cols, uint8_t *codes)
+static void f16_row(const float *restrict x, int64_t cols, uint8_t *restrict codes)
 {
     for (int64_t i = 0; i < cols; i++) {
         const uint16_t half = mxa_f16_from_f32(x[i]);
