@@ -5,5 +5,6 @@
 
 void check_quantize(void);
 void check_decode(void);
+void check_attention(void);
 
 #endif
