@@ -101,8 +101,8 @@ static int64_t pick_length(void)
     switch (check_pick(0, 5)) {
     case 0: return check_pick(0, 3);
     case 1: return 128 * check_pick(1, 2) + check_pick(-1, 1);
-    case 2: return check_pick(200, 420);
-    default: return check_pick(1, 150);
+    case 2: return check_pick(200, 300);
+    default: return check_pick(1, 90);
     }
 }
 
@@ -154,7 +154,7 @@ void attention_problem_pick(attention_problem *a)
     const bool packed = check_pick(0, 3) == 0;
     const int64_t batch = packed ? PROBLEM_SEQUENCES : check_pick(1, 2), heads_kv = check_pick(1, 2);
     mxa_problem *const p = &a->p;
-    mxa_problem_default(p, batch, heads_kv * check_pick(1, 4), heads_kv, pick_length(), pick_length(),
+    mxa_problem_default(p, batch, heads_kv * check_pick(1, 3), heads_kv, pick_length(), pick_length(),
                         pick_dim());
     p->head_dim_v = check_pick(0, 1) ? p->head_dim : pick_dim();
     p->q_dtype = (mxa_dtype)check_pick(0, 2);
