@@ -170,7 +170,7 @@ static void test_given_factors(void **state)
     }
 }
 
-/* 16-bit copies of F32 inputs are these inputs rounded, so they give what the rounded inputs give. */
+/* 16-bit copies of F32 inputs are these inputs rounded, so exact attention over the rounded inputs is near. */
 static void test_rounded_copies(void **state)
 {
     static const char *const recipes[] = { "bf16", "low=bf16,pv=bf16", "low=f16,pv=f16" };
@@ -183,8 +183,8 @@ static void test_rounded_copies(void **state)
         api_tensors_of(&narrow);
         api_random_inputs(&narrow, 20);
         api_attend(&wide);
-        api_attend(&narrow);
-        api_same_bits(&wide.out, &narrow.out);
+        const api_expected want = api_oracle(&narrow);
+        api_check(&wide, &want, api_tolerance_of(&narrow));
         api_teardown(state);
     }
 }

@@ -113,7 +113,7 @@ static void test_overflow(void **state)
     refuse_plan(&p, NULL, MXA_ERR_SHAPE, "q", NULL);
     p = small_problem();
     p.batch = INT64_MAX;
-    refuse_plan(&p, NULL, MXA_ERR_SHAPE, "q", "9223372036854775807");
+    refuse_plan(&p, NULL, MXA_ERR_SHAPE, "batch", "9223372036854775807");
     p = small_problem();
     p.kv_len = INT64_MAX;
     refuse_plan(&p, NULL, MXA_ERR_SHAPE, "k", "9223372036854775807");
