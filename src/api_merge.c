@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <math.h>
+#include <stdio.h>
 
 #include "core/bits.h"
 #include "core/status.h"
@@ -17,7 +18,16 @@ static mxa_status check_part(const char *name, const mxa_tensor *o, const mxa_te
     return MXA_OK;
 }
 
-static mxa_status check_merge(int n, const mxa_tensor *o, const float *const *lse, const mxa_tensor *out)
+static mxa_status check_array(const char *name, const float *array)
+{
+    if ((uintptr_t)array % sizeof(float) != 0)
+        return mxa_fail(MXA_ERR_ALIGN, "%s: %p is not aligned to its 4-byte elements", name,
+                        (const void *)array);
+    return MXA_OK;
+}
+
+static mxa_status check_merge(int n, const mxa_tensor *o, const float *const *lse, const float *sinks,
+                              const mxa_tensor *out, const float *out_lse)
 {
     if (n < 0)
         return mxa_fail(MXA_ERR_ARG, "n: %d is negative", n);
@@ -25,11 +35,18 @@ static mxa_status check_merge(int n, const mxa_tensor *o, const float *const *ls
         return mxa_fail(MXA_ERR_ARG, "%s: is NULL", o ? "lse" : "o");
     mxa_status status = mxa_check_output("out", out);
     for (int i = 0; i < n && status == MXA_OK; i++) {
-        status = check_part("o", &o[i], out);
+        char name[32];
+        snprintf(name, sizeof name, "o[%d]", i);
+        status = check_part(name, &o[i], out);
+        snprintf(name, sizeof name, "lse[%d]", i);
         if (status == MXA_OK && !lse[i])
-            status = mxa_fail(MXA_ERR_ARG, "lse[%d]: is NULL", i);
+            status = mxa_fail(MXA_ERR_ARG, "%s: is NULL", name);
+        if (status == MXA_OK)
+            status = check_array(name, lse[i]);
     }
-    return status;
+    if (status == MXA_OK)
+        status = check_array("sinks", sinks);
+    return status == MXA_OK ? check_array("out_lse", out_lse) : status;
 }
 
 /* The row's parts: weights exp(lse - max) relative to the largest, a sink logit among them without value. */
@@ -54,39 +71,53 @@ static row_state weigh(int n, const float *const *lse, int64_t row, double sink)
     return s;
 }
 
-/* One element: parts of weight 0 do not count, whatever they hold. */
-static float merge_element(int n, const float *const *lse, int64_t row, const row_state *s,
-                           const mxa_tensor *o, const int64_t at[3], int64_t d)
+static float load_element(const mxa_tensor *x, const void *row, int64_t d)
 {
-    double sum = 0;
-    for (int i = 0; i < n; i++) {
-        const void *const data = mxa_row(&o[i], at[0], at[1], at[2]);
-        if ((double)lse[i][row] == -INFINITY)
-            continue;
-        const float value = o[i].dtype == MXA_DTYPE_F32   ? ((const float *)data)[d]
-                            : o[i].dtype == MXA_DTYPE_F16 ? mxa_f32_from_f16(((const uint16_t *)data)[d])
-                                                          : mxa_f32_from_bf16(((const uint16_t *)data)[d]);
-        /* Inf stays Inf, also with a weight that underflows. */
-        const double weight = exp((double)lse[i][row] - s->max);
-        sum += mxa_f32_is_finite(value) ? weight * (double)value : (double)value;
+    switch (x->dtype) {
+    case MXA_DTYPE_F16: return mxa_f32_from_f16(((const uint16_t *)row)[d]);
+    case MXA_DTYPE_BF16: return mxa_f32_from_bf16(((const uint16_t *)row)[d]);
+    default: return ((const float *)row)[d];
     }
-    return s->is_nan ? NAN : s->sum == 0 ? 0.0f : (float)(sum / s->sum);
 }
 
-static void store_element(const mxa_tensor *out, const int64_t at[3], int64_t d, float value)
+static void store_element(const mxa_tensor *x, void *row, int64_t d, float value)
 {
-    void *const data = mxa_row(out, at[0], at[1], at[2]);
-    switch (out->dtype) {
-    case MXA_DTYPE_F32: ((float *)data)[d] = value; break;
-    case MXA_DTYPE_F16: ((uint16_t *)data)[d] = mxa_f16_from_f32(value); break;
-    case MXA_DTYPE_BF16: ((uint16_t *)data)[d] = mxa_bf16_from_f32(value); break;
+    switch (x->dtype) {
+    case MXA_DTYPE_F16: ((uint16_t *)row)[d] = mxa_f16_from_f32(value); break;
+    case MXA_DTYPE_BF16: ((uint16_t *)row)[d] = mxa_bf16_from_f32(value); break;
+    default: ((float *)row)[d] = value; break;
     }
+}
+
+/*
+ * Up to CHUNK elements of a row from d on, all parts read before the first is written. Empty parts do not
+ * count.
+ */
+enum { CHUNK = 128 };
+
+static void merge_chunk(int n, const mxa_tensor *o, const float *const *lse, int64_t row, const row_state *s,
+                        const mxa_tensor *out, const int64_t at[3], int64_t d)
+{
+    const int64_t count = out->shape[3] - d < CHUNK ? out->shape[3] - d : CHUNK;
+    double sum[CHUNK] = { 0 };
+    for (int i = 0; i < n; i++) {
+        const void *const part = mxa_row(&o[i], at[0], at[1], at[2]);
+        const double weight = exp((double)lse[i][row] - s->max);
+        for (int64_t e = 0; e < count && lse[i][row] != -INFINITY; e++) {
+            const float value = load_element(&o[i], part, d + e);
+            /* Inf stays Inf, also where its weight underflows. */
+            sum[e] += mxa_f32_is_finite(value) ? weight * (double)value : (double)value;
+        }
+    }
+    void *const to = mxa_row(out, at[0], at[1], at[2]);
+    for (int64_t e = 0; e < count; e++)
+        store_element(out, to, d + e, s->is_nan ? NAN : s->sum == 0 ? 0.0f : (float)(sum[e] / s->sum));
 }
 
 mxa_status mxa_merge(int n, const mxa_tensor *o, const float *const *lse, const float *sinks,
                      const mxa_tensor *out, float *out_lse)
 {
-    const mxa_status status = check_merge(n, o, lse, out);
+    const mxa_status status = check_merge(n, o, lse, sinks, out, out_lse);
     if (status != MXA_OK)
         return status;
     const int64_t *const shape = out->shape;
@@ -94,8 +125,8 @@ mxa_status mxa_merge(int n, const mxa_tensor *o, const float *const *lse, const 
     for (int64_t row = 0; row < rows; row++) {
         const int64_t at[3] = { row / (shape[1] * shape[2]), row / shape[2] % shape[1], row % shape[2] };
         const row_state s = weigh(n, lse, row, sinks ? (double)sinks[at[1]] : -INFINITY);
-        for (int64_t d = 0; d < shape[3]; d++)
-            store_element(out, at, d, merge_element(n, lse, row, &s, o, at, d));
+        for (int64_t d = 0; d < shape[3]; d += CHUNK)
+            merge_chunk(n, o, lse, row, &s, out, at, d);
         if (out_lse)
             out_lse[row] = s.is_nan ? NAN : s.sum == 0 ? -INFINITY : (float)(s.max + log(s.sum));
     }
