@@ -22,6 +22,9 @@ int cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* The same for a command line that cannot be right, whatever the files hold; ends the process with CLI_USAGE. */
 _Noreturn void cli_usage(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The exit status at the end: CLI_FAILED, with a message, if not all of standard output could be written. */
+int cli_finish(int status);
+
 /* 64-byte aligned memory, also for 0 bytes, to be freed with free; NULL after a message that names its use. */
 void *cli_alloc(uint64_t bytes, const char *use);
 

@@ -2,7 +2,6 @@
 /* The command mxattn: one verb each for what the library does to files of tensors. */
 #include "cli.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -57,9 +56,5 @@ static int run_verb(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    const int status = run_verb(argc, argv);
-    errno = 0;
-    if ((fflush(stdout) != 0 || ferror(stdout)) && status == CLI_DONE)
-        return cli_fail("standard output: cannot write: %s", strerror(errno));
-    return status;
+    return cli_finish(run_verb(argc, argv));
 }

@@ -3,10 +3,12 @@
 
 #include "progress.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #define SENTENCE_BYTES 1024
@@ -39,6 +41,14 @@ void cli_usage(const char *format, ...)
     print_sentence(format, args);
     va_end(args);
     exit(CLI_USAGE);
+}
+
+int cli_finish(int status)
+{
+    errno = 0;
+    if ((fflush(stdout) != 0 || ferror(stdout)) && status == CLI_DONE)
+        return cli_fail("standard output: cannot write: %s", errno ? strerror(errno) : "an earlier error");
+    return status;
 }
 
 void *cli_alloc(uint64_t bytes, const char *use)

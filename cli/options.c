@@ -68,7 +68,10 @@ static _Noreturn void refuse_word(const struct argp_state *state)
 error_t options_default(int key, struct argp_state *state)
 {
     switch (key) {
-    case 'h': argp_state_help(state, stdout, ARGP_HELP_STD_HELP); return 0;
+    case 'h':
+        setenv("ARGP_HELP_FMT", "no-dup-args-note", 0);
+        argp_help(state->root_argp, stdout, ARGP_HELP_STD_HELP & ~ARGP_HELP_EXIT_OK, state->argv[0]);
+        exit(cli_finish(CLI_DONE));
     case ARGP_KEY_ERROR: refuse_word(state);
     default: return ARGP_ERR_UNKNOWN;
     }

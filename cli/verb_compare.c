@@ -21,7 +21,7 @@ typedef struct compare_options {
 } compare_options;
 
 static const struct argp_option table[] = { { "recipe", KEY_RECIPE, "R", 0,
-                                              "a recipe to compare, may be repeated (default: a set)", 0 },
+                                              "recipe to compare, repeatable (default: several)", 0 },
                                             { "json", KEY_JSON, 0, 0, "print a JSON list", 0 },
                                             { "csv", KEY_CSV, 0, 0, "print CSV", 0 },
                                             { "per-head", KEY_PER_HEAD, 0, 0, "add a row for each head", 0 },
@@ -78,7 +78,7 @@ int verb_compare(int argc, char **argv)
         .parser = parse,
         .args_doc = "IN",
         .doc = "Each recipe's error against float64 attention on q, k, v of IN, its tiles and its time.\v"
-               "Example: mxattn compare qkv.safetensors --causal --recipe dma4 --recipe dma4,diag=256",
+               "Example:\n  mxattn compare qkv.safetensors --causal --recipe dma4 --recipe dma4,diag=256",
         .children = children
     };
     compare_options options = { .recipes =

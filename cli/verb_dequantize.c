@@ -123,7 +123,7 @@ int verb_dequantize(int argc, char **argv)
         .parser = parse,
         .args_doc = "IN -o OUT",
         .doc = "Turn what quantize wrote back into numbers.\v"
-               "Example: mxattn dequantize k4.safetensors -o k.safetensors --dtype bf16 --unrotate"
+               "Example: mxattn dequantize k4.safetensors -o k.safetensors --dtype bf16"
     };
     dequantize_options options = { .dtype = MXA_DTYPE_F32 };
     options_parse(&argp, argc, argv, &options);

@@ -95,12 +95,14 @@ static void print_counts(const tile_map_text *map, const tile_counts *counts)
 
 static bool print_drawing(const tile_map_text *map, const tile_counts *counts)
 {
-    struct winsize window = { .ws_col = TERMINAL_COLUMNS, .ws_row = TERMINAL_LINES };
+    struct winsize window;
     const char *terminal = getenv("TERM");
     if (isatty(STDOUT_FILENO) && getenv("NO_COLOR") == NULL && terminal != NULL &&
         strcmp(terminal, "dumb") != 0) {
-        ioctl(STDOUT_FILENO, TIOCGWINSZ, &window);
-        map_print_colours(map, window.ws_col, window.ws_row);
+        const bool known =
+            ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 && window.ws_row > 0;
+        map_print_colours(map, known ? window.ws_col : TERMINAL_COLUMNS,
+                          known ? window.ws_row : TERMINAL_LINES);
     } else {
         map_print_letters(map);
     }
@@ -135,7 +137,7 @@ int verb_map(int argc, char **argv)
         .parser = parse,
         .doc =
             "Which 128 x 128 score tiles are high (H), low (L) or skipped (.): a row for each query tile.\v"
-            "Example: mxattn map --q-len 2048 --kv-len 2048 --causal --recipe dma4 --png map.png",
+            "Example:\n  mxattn map --q-len 2048 --kv-len 2048 --causal --recipe dma4 --png map.png",
         .children = children
     };
     map_options options = { .q_len = -1, .kv_len = -1 };

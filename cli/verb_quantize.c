@@ -153,7 +153,7 @@ int verb_quantize(int argc, char **argv)
         .parser = parse,
         .args_doc = "IN -o OUT --tensor NAME --format F",
         .doc = "Quantise one tensor of a safetensors file.\v"
-               "Example: mxattn quantize qkv.safetensors -o k4.safetensors --tensor k --format mxfp4 --rotate"
+               "Example:\n  mxattn quantize qkv.safetensors -o k4.safetensors --tensor k --format mxfp4"
     };
     quantize_options options = { .format = MXA_FORMAT_NONE };
     mxa_quant_default(&options.quant);

@@ -91,7 +91,7 @@ int verb_run(int argc, char **argv)
         .parser = parse,
         .args_doc = "IN -o OUT",
         .doc = "Attention over the tensors q, k, v of a safetensors file.\v"
-               "Example: mxattn run qkv.safetensors -o out.safetensors --recipe dma4 --causal --lse",
+               "Example: mxattn run qkv.safetensors -o o.safetensors --recipe dma4 --causal",
         .children = children
     };
     run_options options = { .out_dtype = -1 };
