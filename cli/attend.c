@@ -6,7 +6,10 @@
 
 #include <stdlib.h>
 
-/* Scores of a KV head's queries from which its share of the work is worth a call, and a progress step, of its own. */
+/*
+ * Scores of a KV head's queries from which its share of the work is worth a call, and a progress step, of
+ * its own.
+ */
 #define PART_SCORES 4e6
 
 /* Some heads of one batch entry. */
@@ -71,8 +74,8 @@ void attend_close(attend_call *call)
 }
 
 /*
- * Heads of different KV heads share nothing but a factor of the whole tensor, so each KV head can be a call of its
- * own, with the same result.
+ * Heads of different KV heads share nothing but a factor of the whole tensor, so each KV head can be a call
+ * of its own, with the same result.
  */
 static bool in_parts(const attention_input *input, const mxa_recipe *recipe)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attention over an input file: one call with everything allocated, or all of it in steps that a progress bar shows. */
+/*
+ * Attention over an input file: one call with everything allocated, or all of it in steps that a progress
+ * bar shows.
+ */
 #ifndef MXA_ATTEND_H
 #define MXA_ATTEND_H
 
@@ -14,8 +17,8 @@ typedef struct attend_call {
 } attend_call;
 
 /*
- * out [batch][heads][q_len][head_dim_v] of the type in the problem, lse [batch][heads][q_len] or NULL. False after a
- * message; attend_close may follow either way.
+ * out [batch][heads][q_len][head_dim_v] of the type in the problem, lse [batch][heads][q_len] or NULL. False
+ * after a message; attend_close may follow either way.
  */
 bool attend_open(attend_call *call, const attention_input *input, const mxa_recipe *recipe,
                  mxa_dtype out_dtype, void *out, float *lse);

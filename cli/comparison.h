@@ -22,7 +22,10 @@ typedef struct comparison {
     double fp32_time_ms;     /* the same attention with fp32 operands */
 } comparison;
 
-/* Each recipe text (known to be one) against float64. False after a message; comparison_free may follow either way. */
+/*
+ * Each recipe text (known to be one) against float64. False after a message; comparison_free may follow
+ * either way.
+ */
 bool comparison_run(comparison *c, const attention_input *input, const char *const *recipes, size_t count);
 void comparison_free(comparison *c);
 

@@ -9,7 +9,10 @@
 /* A number, or null for NaN and infinities, which JSON does not have. */
 json_t *json_number(double value);
 
-/* Print a value, indented, and release it. False after a message, also for NULL: memory ran out while it was built. */
+/*
+ * Print a value, indented, and release it. False after a message, also for NULL: memory ran out while it was
+ * built.
+ */
 bool json_print(json_t *value);
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tile map drawn: letters, colours of a terminal, a PNG picture. Rows are query tiles, columns key tiles. */
+/*
+ * The tile map drawn: letters, colours of a terminal, a PNG picture. Rows are query tiles, columns key
+ * tiles.
+ */
 #ifndef MXA_MAP_PICTURE_H
 #define MXA_MAP_PICTURE_H
 

@@ -22,8 +22,8 @@ typedef struct metric_sums {
 } metric_sums;
 
 /*
- * One head: rows of dim elements and their log-sum-exps. Equal non-finite values agree; a non-finite value where the
- * other has none makes the metrics NaN or infinite.
+ * One head: rows of dim elements and their log-sum-exps. Equal non-finite values agree; a non-finite value
+ * where the other has none makes the metrics NaN or infinite.
  */
 metric_sums metrics_head(const float *result, const float *reference, const float *result_lse,
                          const float *reference_lse, int64_t rows, int64_t dim);

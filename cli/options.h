@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line: words and numbers with their rules. What is not right ends the process through cli_usage. */
+/*
+ * The command line: words and numbers with their rules. What is not right ends the process through
+ * cli_usage.
+ */
 #ifndef MXA_OPTIONS_H
 #define MXA_OPTIONS_H
 

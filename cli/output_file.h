@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * An output file appears complete or not at all: it is written under a temporary name in the same folder, flushed to
- * disk and renamed. The temporary file goes away on failure and when a signal ends the process. A path that exists and
- * is no regular file (a pipe, /dev/null) is written directly.
+ * An output file appears complete or not at all: it is written under a temporary name in the same folder,
+ * flushed to disk and renamed. The temporary file goes away on failure and when a signal ends the process. A
+ * path that exists and is no regular file (a pipe, /dev/null) is written directly.
  */
 #ifndef MXA_OUTPUT_FILE_H
 #define MXA_OUTPUT_FILE_H

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A quantised tensor as the command stores it: NAME.codes, NAME.scales, NAME.g and metadata NAME.format and so on. */
+/*
+ * A quantised tensor as the command stores it: NAME.codes, NAME.scales, NAME.g and metadata NAME.format and
+ * so on.
+ */
 #ifndef MXA_PACKED_TENSOR_H
 #define MXA_PACKED_TENSOR_H
 

@@ -67,7 +67,9 @@ static json_t *describe(const packed_tensor *packed)
     return NULL;
 }
 
-/* The original's leading axes, then what a matrix has: [batch, heads, rows, columns] without those it lacks. */
+/*
+ * The original's leading axes, then what a matrix has: [batch, heads, rows, columns] without those it lacks.
+ */
 static void set_shape(const packed_tensor *packed, st_item *item, int64_t rows, int64_t columns)
 {
     item->rank = 0;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A progress bar on stderr, drawn by a thread of its own once the work has taken a second and stderr is a terminal. */
+/*
+ * A progress bar on stderr, drawn by a thread of its own once the work has taken a second and stderr is a
+ * terminal.
+ */
 #ifndef MXA_PROGRESS_H
 #define MXA_PROGRESS_H
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The safetensors file format: 8 bytes of header length, a JSON header, then the tensors' bytes, without gaps and little
- * endian. Every failure prints one sentence that names the file, the tensor, the value and the rule.
+ * The safetensors file format: 8 bytes of header length, a JSON header, then the tensors' bytes, without
+ * gaps and little endian. Every failure prints one sentence that names the file, the tensor, the value and
+ * the rule.
  */
 #ifndef MXA_SAFETENSORS_H
 #define MXA_SAFETENSORS_H
@@ -41,7 +42,10 @@ typedef struct st_file {
 bool st_open(st_file *file, const char *path);
 void st_close(st_file *file);
 
-/* Check a header and list its tensors; file has path, the rest is set here. data_bytes follow it in the file. */
+/*
+ * Check a header and list its tensors; file has path, the rest is set here. data_bytes follow it in the
+ * file.
+ */
 bool st_parse(st_file *file, const char *text, size_t text_bytes, uint64_t data_bytes);
 
 /* NULL if there is none. */
@@ -64,8 +68,9 @@ typedef struct st_item {
 } st_item;
 
 /*
- * Write a file: under another name first, then renamed. metadata is an object of strings or NULL. Items are stored with
- * the largest elements first, so that each is aligned; the same items give the same bytes. False after a message.
+ * Write a file: under another name first, then renamed. metadata is an object of strings or NULL. Items are
+ * stored with the largest elements first, so that each is aligned; the same items give the same bytes. False
+ * after a message.
  */
 bool st_write(const char *path, const st_item *items, size_t count, json_t *metadata);
 

@@ -9,7 +9,10 @@ typedef struct tile_counts {
     int64_t of[3]; /* by mxa_precision */
 } tile_counts;
 
-/* Add the tiles of one row of sequence b; letters gets '.', 'L' or 'H' for each, unless NULL. False after a message. */
+/*
+ * Add the tiles of one row of sequence b; letters gets '.', 'L' or 'H' for each, unless NULL. False after a
+ * message.
+ */
 bool tiles_row(const mxa_problem *problem, const mxa_recipe *recipe, int64_t b, int64_t q_tile,
                int64_t k_count, tile_counts *counts, char *letters);
 

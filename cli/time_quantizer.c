@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The fused quantiser (two copies of smoothed and rotated keys from one read) against the same steps as calls of their
- * own, and against a copy of the input. The mean of the first tokens is part of both.
+ * The fused quantiser (two copies of smoothed and rotated keys from one read) against the same steps as
+ * calls of their own, and against a copy of the input. The mean of the first tokens is part of both.
  */
 #include "time_shape.h"
 

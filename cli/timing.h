@@ -11,8 +11,8 @@ typedef struct timing {
 } timing;
 
 /*
- * Call until there are least runs and the time is spent; a call that takes many times as long is made once more. False
- * as soon as a call is, after its message.
+ * Call until there are least runs and the time is spent; a call that takes many times as long is made once
+ * more. False as soon as a call is, after its message.
  */
 bool timing_measure(bool (*call)(void *), void *context, int least, double seconds, timing *result);
 

@@ -71,7 +71,10 @@ static bool decode_tensor(const dequantize_options *options, const st_file *file
     return ok;
 }
 
-/* The next NAME of a metadata key NAME.format after iter; NULL at the end or, with a message, without memory. */
+/*
+ * The next NAME of a metadata key NAME.format after iter; NULL at the end or, with a message, without
+ * memory.
+ */
 static char *next_name(json_t *metadata, void **iter)
 {
     for (; *iter != NULL; *iter = json_object_iter_next(metadata, *iter)) {

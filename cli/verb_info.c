@@ -30,7 +30,10 @@ static bool fits(const mxa_impl_info *impl, const char *format)
     return impl->available && (strcmp(impl->format, ANY_FORMAT) == 0 || strcmp(impl->format, format) == 0);
 }
 
-/* Whether entry i is the first available one for some format; formats get their names, comma-separated, unless NULL. */
+/*
+ * Whether entry i is the first available one for some format; formats get their names, comma-separated,
+ * unless NULL.
+ */
 static bool runs(mxa_op op, int i, json_t *formats)
 {
     const mxa_format_info *format;
