@@ -138,10 +138,6 @@ static bool is_visible(const mxa_problem *p, int64_t position, int64_t key)
     return (p->window_left < 0 || key >= position - p->window_left) && (right < 0 || key <= position + right);
 }
 
-typedef struct row_sums {
-    double max, z; /* z = sum of exp(logit - max) */
-} row_sums;
-
 static double logit_of(const api_call *c, int64_t b, int64_t h, int64_t i, int64_t key, double *dot_abs)
 {
     const mxa_problem *p = &c->problem;
@@ -176,25 +172,28 @@ static void row_logits(const api_call *c, api_expected *e, int64_t row, row_plac
     }
 }
 
-/* A visible NaN or +Inf makes the row NaN, -Inf counts as masked. */
-static row_sums row_normaliser(const double *logits, const bool *seen, int64_t n, double sink)
+/*
+ * Turn logits into weights and return LSE. A visible NaN or +Inf makes the row NaN, -Inf counts as masked;
+ * keys that are not seen have weight 0.
+ */
+static double row_weights(double *logits, const bool *seen, int64_t n, double sink)
 {
-    row_sums s = { sink, 0 };
-    for (int64_t j = 0; j < n; j++) {
-        if (seen[j] && (isnan(logits[j]) || logits[j] == INFINITY))
-            return (row_sums){ NAN, NAN };
-        if (seen[j])
-            s.max = fmax(s.max, logits[j]);
-    }
-    s.z = sink == -INFINITY ? 0 : exp(sink - s.max);
+    double max = sink;
     for (int64_t j = 0; j < n; j++)
-        if (seen[j] && logits[j] != -INFINITY)
-            s.z += exp(logits[j] - s.max);
-    return s;
+        if (seen[j])
+            max = isnan(max) || isnan(logits[j]) || logits[j] == INFINITY ? NAN : fmax(max, logits[j]);
+    double sum = sink == -INFINITY ? 0 : exp(sink - max);
+    for (int64_t j = 0; j < n; j++) {
+        logits[j] = !seen[j] || max == -INFINITY ? 0 : exp(logits[j] - max);
+        sum += logits[j];
+    }
+    for (int64_t j = 0; j < n && max != -INFINITY; j++)
+        logits[j] /= sum;
+    return max == -INFINITY ? -INFINITY : max + log(sum);
 }
 
-static void row_output(const api_call *c, api_expected *e, int64_t row, row_place place, const double *logits,
-                       const bool *seen, row_sums s)
+static void row_output(const api_call *c, api_expected *e, int64_t row, row_place place,
+                       const double *weights, const bool *seen)
 {
     const mxa_problem *p = &c->problem;
     const int64_t b = row / (p->heads * p->q_len), h = row / p->q_len % p->heads;
@@ -204,12 +203,11 @@ static void row_output(const api_call *c, api_expected *e, int64_t row, row_plac
             if (!seen[j])
                 continue;
             const double v = api_get(&c->v, b, h / (p->heads / p->heads_kv), place.key_first + j, d);
-            const double weight = exp(logits[j] - s.max) / s.z;
-            o += isinf(v) && !isnan(weight) ? v : weight * v;
-            o_abs += weight * fabs(v);
+            o += isinf(v) && !isnan(weights[j]) ? v : weights[j] * v;
+            o_abs += weights[j] * fabs(v);
             v_abs = fmax(v_abs, fabs(v));
         }
-        e->o[row * e->dim_v + d] = e->visible[row] == 0 || s.max == -INFINITY ? 0 : o;
+        e->o[row * e->dim_v + d] = o;
         e->o_abs[row * e->dim_v + d] = o_abs;
         e->v_abs[row * e->dim_v + d] = v_abs;
     }
@@ -238,10 +236,9 @@ api_expected api_oracle(const api_call *call)
         const row_place place = place_of(p, row % p->q_len);
         const bool sink = call->sinks != NULL && place.in_sequence;
         row_logits(call, &e, row, place, logits, seen);
-        const row_sums s = row_normaliser(logits, seen, place.key_count,
-                                          sink ? call->sinks[row / p->q_len % p->heads] : -INFINITY);
-        e.lse[row] = s.max == -INFINITY ? -INFINITY : s.max + log(s.z);
-        row_output(call, &e, row, place, logits, seen, s);
+        e.lse[row] = row_weights(logits, seen, place.key_count,
+                                 sink ? call->sinks[row / p->q_len % p->heads] : -INFINITY);
+        row_output(call, &e, row, place, logits, seen);
     }
     return e;
 }

@@ -118,7 +118,7 @@ static void test_split_keys(void **state)
                                                 { 0, 0, 77, 77, 300 },
                                                 { 0, 37, 75, 112, 150, 187, 225, 262, 300 } };
     for (int r = 0; r < 5 * 5; r++) {
-        api_call whole = api_call_new(2, 4, 2, 30, 300, 64);
+        api_call whole = api_call_new(1, 4, 2, 30, 300, 64);
         whole.recipe = recipes[r / 5];
         whole.problem.causal = r % 2;
         whole.problem.window_left = r % 3 == 0 ? 60 : MXA_UNLIMITED;

@@ -258,7 +258,7 @@ static void test_packed_sequences(void **state)
 static void test_chunks(void **state)
 {
     enum { LEN = 300 };
-    static const int64_t chunk_ends[] = { 1, 128, 200, 299, LEN };
+    static const int64_t chunk_ends[] = { 1, 128, 200, LEN };
     for (int r = 0; api_recipes[r] != NULL; r++) {
         api_call whole = causal_call(api_recipes[r], 1, LEN, LEN);
         api_attend(&whole);
@@ -268,7 +268,7 @@ static void test_chunks(void **state)
         tolerance.p = 2 * tolerance.p + ldexp(1, -23); /* both results are rounded */
         tolerance.sum *= 2;
         int64_t first = 0;
-        for (int c = 0; c < 5; c++) {
+        for (int c = 0; c < 4; c++) {
             const int64_t end = chunk_ends[c], q_len = end - first;
             api_call chunk = causal_call(api_recipes[r], 1, q_len, end);
             chunk.q = api_rows(&whole.q, first, q_len);
