@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "format/hadamard.h"
+#include "cpu/portable/hadamard_portable.h"
 
 #define DIM_MOST 256
 
@@ -14,13 +14,33 @@ static void test_file(void **state)
     (void)state;
     golden_lines g = golden_open("rotation.txt");
     while (golden_next(&g)) {
-        float x[DIM_MOST], want[DIM_MOST];
+        float x[DIM_MOST], y[DIM_MOST], want[DIM_MOST];
         const size_t dim = strtoul(g.fields[0], NULL, 10);
         assert_in_range(dim, 1, DIM_MOST);
         golden_floats(g.fields[1], x, dim);
+        golden_floats(g.fields[1], y, dim);
         golden_floats(g.fields[2], want, dim);
         mxa_hadamard(x, (int64_t)dim);
         golden_same_floats("rotation.txt", want, x, dim);
+        mxa_hadamard_portable(y, (int64_t)dim);
+        golden_same_floats("rotation.txt, vectors", want, y, dim);
+    }
+}
+
+/* Every row length, so every group size and number of groups; bits, signs of zeros included, are the same. */
+static void test_all_lengths(void **state)
+{
+    (void)state;
+    uint32_t seed = 1;
+    for (int64_t dim = 1; dim <= DIM_MOST; dim++) {
+        float x[DIM_MOST], y[DIM_MOST];
+        for (int64_t i = 0; i < dim; i++) {
+            seed = seed * 1664525u + 1013904223u;
+            x[i] = y[i] = seed >> 28 == 0 ? -0.0f : (float)(int32_t)seed * 0x1p-31f;
+        }
+        mxa_hadamard(x, dim);
+        mxa_hadamard_portable(y, dim);
+        golden_same_floats("vectors", x, y, (size_t)dim);
     }
 }
 
@@ -55,6 +75,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_file),
+        cmocka_unit_test(test_all_lengths),
         cmocka_unit_test(test_groups),
         cmocka_unit_test(test_non_finite),
     };
