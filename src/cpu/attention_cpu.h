@@ -49,8 +49,8 @@ mxa_rows mxa_job_k(const mxa_attention_job *job, int copy, const mxa_sequence *s
 /* Rows [first, first + n) as element * block scale, exactly; row r goes to out + r * stride. */
 void mxa_rows_load(const mxa_rows *rows, int64_t first, int64_t n, float *out, int64_t stride);
 
-/* Round n values to F32, F16 or BF16 as docs/numerics.md, section 5, says, and widen them again. */
-void mxa_row_round(mxa_format format, int64_t n, float *row);
+/* A row of a tensor rounded to a type as docs/numerics.md, section 5, says, and widened again. */
+void mxa_row_load_as(const mxa_tensor *x, int64_t b, int64_t h, int64_t i, mxa_dtype type, float *row);
 
 /* Second-level factor of row i. */
 float mxa_rows_factor(const mxa_rows *rows, int64_t i);

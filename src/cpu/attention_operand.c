@@ -60,13 +60,24 @@ static void round_bf16(int64_t n, float *row)
     }
 }
 
-void mxa_row_round(mxa_format format, int64_t n, float *row)
+void mxa_row_load_as(const mxa_tensor *x, int64_t b, int64_t h, int64_t i, mxa_dtype type, float *row)
 {
-    if (format == MXA_FORMAT_BF16)
-        round_bf16(n, row);
-    if (format == MXA_FORMAT_F16)
-        for (int64_t d = 0; d < n; d++)
+    const int64_t dim = x->shape[3];
+    mxa_row_load(x, b, h, i, row);
+    if (type == x->dtype || type == MXA_DTYPE_F32)
+        return;
+    if (type == MXA_DTYPE_BF16)
+        round_bf16(dim, row);
+    else
+        for (int64_t d = 0; d < dim; d++)
             row[d] = mxa_f32_from_f16(mxa_f16_from_f32(row[d]));
+}
+
+static mxa_dtype plain_type(mxa_format format)
+{
+    return format == MXA_FORMAT_F32   ? MXA_DTYPE_F32
+           : format == MXA_FORMAT_F16 ? MXA_DTYPE_F16
+                                      : MXA_DTYPE_BF16;
 }
 
 void mxa_rows_load(const mxa_rows *rows, int64_t first, int64_t n, float *out, int64_t stride)
@@ -78,10 +89,9 @@ void mxa_rows_load(const mxa_rows *rows, int64_t first, int64_t n, float *out, i
         op->decode->fn(op->plan->info, rows->codes + first * op->row_bytes, scales, n, dim, out, stride);
         return;
     }
-    for (int64_t r = 0; r < n; r++) {
-        mxa_row_load(op->x, rows->batch, rows->head, rows->first + first + r, out + r * stride);
-        mxa_row_round(op->plan->info->format, dim, out + r * stride);
-    }
+    for (int64_t r = 0; r < n; r++)
+        mxa_row_load_as(op->x, rows->batch, rows->head, rows->first + first + r,
+                        plain_type(op->plan->info->format), out + r * stride);
 }
 
 float mxa_rows_factor(const mxa_rows *rows, int64_t i)

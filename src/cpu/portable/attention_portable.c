@@ -149,14 +149,13 @@ static void load_k(tile_work *w, const key_tile *t)
 static void load_v(tile_work *w, const key_tile *t)
 {
     const int64_t first = t->begin / MXA_COLS * MXA_COLS, end = round_up(t->end, MXA_COLS);
+    const mxa_dtype type = w->job->plan->pv == MXA_PV_F16 ? MXA_DTYPE_F16 : MXA_DTYPE_BF16;
     float *const row = w->raw;
     for (int64_t j = first; j < end; j++) {
         memset(row, 0, (size_t)w->channels * sizeof *row);
         w->v_nonfinite[j] = false;
-        if (j >= t->begin && j < t->end) {
-            mxa_row_load(w->job->v, w->s->batch, w->h_kv, w->s->k_first + t->first + j, row);
-            mxa_row_round(w->job->plan->pv == MXA_PV_F16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16, w->dim_v, row);
-        }
+        if (j >= t->begin && j < t->end)
+            mxa_row_load_as(w->job->v, w->s->batch, w->h_kv, w->s->k_first + t->first + j, type, row);
         for (int64_t d = 0; d < w->dim_v && w->careful; d++)
             if (!mxa_f32_is_finite(row[d])) {
                 row[d] = 0.0f;

@@ -88,12 +88,11 @@ static inline mxa_vec mxa_vec_exp2(mxa_vec x)
     const mxa_vec round = mxa_vec_all(0x1.8p23f + 127.0f);
     const mxa_vec t = x + round;
     const mxa_vec f = x - (t - round);
-    mxa_vec p = mxa_vec_all(0x1.5bba14p-10f);
-    p = p * f + mxa_vec_all(0x1.3cea88p-7f);
-    p = p * f + mxa_vec_all(0x1.c6b752p-5f);
-    p = p * f + mxa_vec_all(0x1.ebf9bcp-3f);
-    p = p * f + mxa_vec_all(0x1.62e42ap-1f);
-    p = p * f + mxa_vec_all(1.0f);
+    const mxa_vec f2 = f * f; /* pairs of terms, for a short chain of dependent operations */
+    const mxa_vec low = mxa_vec_all(0x1.62e42ap-1f) + mxa_vec_all(0x1.ebf9bcp-3f) * f;
+    const mxa_vec high = mxa_vec_all(0x1.c6b752p-5f) + mxa_vec_all(0x1.3cea88p-7f) * f;
+    const mxa_vec q = low + f2 * (high + f2 * mxa_vec_all(0x1.5bba14p-10f));
+    const mxa_vec p = mxa_vec_all(1.0f) + f * q;
     const mxa_vec power = (mxa_vec)((mxa_veci)t << 23);
     return (mxa_vec)(~(x < mxa_vec_all(-126.0f)) & (mxa_veci)(p * power));
 }
