@@ -27,8 +27,7 @@ static mxa_status resolve_threads(mxa_plan *plan)
     return MXA_OK;
 }
 
-/* Rows of an item: enough to pay for the decoding of a key tile, few enough for the L2 cache. */
-enum { ITEM_ROWS = 3 * MXA_TILE, ITEMS_PER_THREAD = 4 };
+enum { ITEMS_PER_THREAD = 4 };
 
 /* Heads of a group go together as far as their rows fit an item and every thread still has several items. */
 static void share_heads(mxa_plan *plan)
@@ -37,7 +36,7 @@ static void share_heads(mxa_plan *plan)
     int64_t rows = 1;
     for (int64_t b = 0; b < plan->n_sequences; b++)
         rows = mxa_max(rows, mxa_min(plan->sequences[b].map.q_len, MXA_TILE));
-    const int64_t fit = mxa_max(1, mxa_min(group, ITEM_ROWS / rows));
+    const int64_t fit = mxa_max(1, mxa_min(group, MXA_ITEM_ROWS / rows));
     const int64_t spare = plan->n_tiles * plan->problem.heads / (ITEMS_PER_THREAD * plan->threads);
     plan->item_heads = mxa_max(1, mxa_min(fit, spare));
     plan->item_rows = plan->item_heads * rows;

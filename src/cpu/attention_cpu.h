@@ -80,6 +80,9 @@ typedef const char *mxa_attention_refuses_fn(const mxa_plan *plan);
 /* Bytes of 64-byte aligned scratch of a thread. */
 typedef int64_t mxa_attention_scratch_fn(const mxa_plan *plan);
 
+/* Rows of an item at most: enough to pay for the decoding of a key tile, few enough for the L2 cache. */
+enum { MXA_ITEM_ROWS = 3 * MXA_TILE };
+
 /* Some query heads of one key/value head and one query tile: they share the reading of K and V. */
 typedef struct mxa_attention_item {
     const mxa_sequence *s;

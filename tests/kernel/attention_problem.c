@@ -80,14 +80,20 @@ mxa_tensor tensor_copy(const mxa_tensor *x)
     return copy;
 }
 
-/* Normal numbers about an offset per channel; some rows are larger, some zero, and a few elements Inf or NaN. */
+/*
+ * Normal numbers about an offset per channel; some rows are larger, some zero. Nonfinite: a few elements are Inf or
+ * NaN, and some rows so large that products overflow fp32.
+ */
 static void fill(const mxa_tensor *x, float offset, bool nonfinite)
 {
     for (int64_t b = 0; b < x->shape[0]; b++)
         for (int64_t h = 0; h < x->shape[1]; h++)
             for (int64_t i = 0; i < x->shape[2]; i++) {
                 const int64_t kind = check_pick(0, 19);
-                const float size = kind == 0 ? 0.0f : kind == 1 ? 20.0f : 1.0f;
+                const float size = kind == 0                ? 0.0f
+                                   : kind == 1              ? 20.0f
+                                   : kind == 2 && nonfinite ? 1e30f
+                                                            : 1.0f;
                 for (int64_t d = 0; d < x->shape[3]; d++)
                     tensor_set(x, b, h, i, d, size * check_normal() + (d % 7 == 0 ? offset : 0.0f));
                 static const float specials[3] = { NAN, INFINITY, -INFINITY };

@@ -1,17 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiled attention in fp32 on any machine. For each key tile, K is decoded and transposed and V rounded to the
- * P V type once for the whole query tile; then blocks of query rows go through logits, softmax and P V while
- * their data is in the L1 cache. Keys that a row does not see get logit -Inf, whatever their memory holds.
- * Where Inf or NaN of V reach a result, the query tile is computed again by the careful path, which keeps
- * them apart (docs/numerics.md, section 8).
+ * Tiled attention in fp32 on any machine. For each key tile, K is decoded and transposed and V rounded to the P V
+ * type once for the whole item; then blocks of query rows go through logits, softmax and P V while their data is in
+ * the L1 cache. Keys that a row does not see get logit -Inf, whatever their memory holds. Where Inf or NaN of V
+ * reach a result, the item is computed again by the careful path, which keeps them apart (docs/numerics.md, section
+ * 8). A row that NaN, or a number beyond fp32, leaves without a result goes to the reference, which tells the two
+ * apart.
  */
 #include "cpu/portable/attention_portable.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "attn/softmax.h"
 #include "cpu/portable/products_portable.h"
+#include "cpu/ref/attention_ref.h"
 
 enum { ALIGNMENT = 64 };
 
@@ -94,7 +97,7 @@ static int64_t place(tile_work *w, const mxa_plan *plan, char *base)
 int64_t mxa_attention_portable_scratch(const mxa_plan *plan)
 {
     tile_work w;
-    return place(&w, plan, NULL);
+    return mxa_max(place(&w, plan, NULL), mxa_attention_ref_scratch(plan));
 }
 
 const char *mxa_attention_portable_refuses(const mxa_plan *plan)
@@ -368,29 +371,37 @@ static void add_tiles(tile_work *w)
     }
 }
 
-/* O / l into raw; false if Inf or NaN of V, seen or not, may be in it. */
+/* O / l into raw; false if one of them is Inf or NaN other than V's own. */
 static bool divide_row(const tile_work *w, int64_t row)
 {
     bool finite = true;
     for (int64_t d = 0; d < w->dim_v; d++) {
-        const float o = w->sum[row] == 0 ? 0.0f : w->o[row * w->channels + d] / w->sum[row];
-        w->raw[d] =
-            w->careful && w->nonfinite[row * w->channels + d] != 0 ? w->nonfinite[row * w->channels + d] : o;
+        const int64_t at = row * w->channels + d;
+        const float o = w->sum[row] == 0 ? 0.0f : w->o[at] / w->sum[row];
+        w->raw[d] = w->careful && w->nonfinite[at] != 0 ? w->nonfinite[at] : o;
         finite = finite && mxa_f32_is_finite(o);
     }
-    if (!isnan(w->sum[row]))
-        return finite;
-    for (int64_t d = 0; d < w->dim_v; d++)
-        w->raw[d] = NAN;
-    return true;
+    return finite;
 }
 
-/* Store the rows; false if the careful path has to do them again. */
-static bool end_rows(const tile_work *w)
+/* A sum of 0 is that of an empty row, or of logits that are all -Inf. */
+static bool has_sum(const tile_work *w, int64_t row)
+{
+    const int64_t position = w->rows.first + row % w->head_rows + w->s->map.q_offset;
+    const mxa_span seen = mxa_visible_keys(&w->s->map, position, position);
+    return !isnan(w->sum[row]) && (w->sum[row] != 0 || seen.first >= seen.end);
+}
+
+/* Store the rows that have a result. False, before all are stored, if the careful path has to do them again. */
+static bool end_rows(const tile_work *w, bool *stored)
 {
     for (int64_t row = 0; row < w->n; row++) {
         const int64_t h = w->h + row / w->head_rows, i = w->rows.first + row % w->head_rows;
-        if (!divide_row(w, row) && !w->careful)
+        stored[row] = has_sum(w, row);
+        if (!stored[row])
+            continue;
+        stored[row] = divide_row(w, row);
+        if (!stored[row] && !w->careful)
             return false;
         mxa_row_store(w->job->out, w->s->batch, h, w->s->q_first + i, w->raw);
         float *const lse = mxa_job_lse(w->job, w->s, h, i);
@@ -400,6 +411,22 @@ static bool end_rows(const tile_work *w)
     return true;
 }
 
+/* Runs of rows of a head that are not stored. The scratch is free by now. */
+static void leave_to_reference(const tile_work *w, const bool *stored, void *scratch)
+{
+    for (int64_t row = 0; row < w->n;) {
+        const int64_t first = row, n = row / w->head_rows, head_end = (n + 1) * w->head_rows;
+        while (row < head_end && !stored[row])
+            row++;
+        const int64_t i = w->rows.first + first % w->head_rows;
+        if (row > first)
+            mxa_attention_ref_rows(w->job, w->s, w->h + n, w->tile, (mxa_span){ i, i + row - first },
+                                   scratch);
+        else
+            row++;
+    }
+}
+
 void mxa_attention_portable(const mxa_attention_job *job, const mxa_attention_item *item, void *scratch)
 {
     tile_work w = { .job = job, .s = item->s, .h = item->h, .n_heads = item->n_heads, .tile = item->tile };
@@ -407,16 +434,19 @@ void mxa_attention_portable(const mxa_attention_job *job, const mxa_attention_it
     w.rows = mxa_tile_rows(item->s, item->tile);
     w.head_rows = w.rows.end - w.rows.first;
     w.n = w.head_rows * item->n_heads;
+    assert(w.n <= MXA_ITEM_ROWS);
     w.dim = job->plan->problem.head_dim;
     w.dim_v = job->plan->problem.head_dim_v;
     w.channels = round_up(w.dim_v, MXA_COLS);
     place(&w, job->plan, scratch);
+    bool stored[MXA_ITEM_ROWS];
     begin_rows(&w);
     add_tiles(&w);
-    if (end_rows(&w))
-        return;
-    w.careful = true;
-    begin_rows(&w);
-    add_tiles(&w);
-    end_rows(&w);
+    if (!end_rows(&w, stored)) {
+        w.careful = true;
+        begin_rows(&w);
+        add_tiles(&w);
+        end_rows(&w, stored);
+    }
+    leave_to_reference(&w, stored, scratch);
 }

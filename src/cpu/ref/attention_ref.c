@@ -62,7 +62,7 @@ static void add_key(scratch *w, int64_t r, double s, const float *v, int64_t dim
 {
     if (s == -INFINITY)
         return;
-    if (isnan(s) || s == INFINITY || isnan(w->max[r])) {
+    if (isnan(s) || s == INFINITY) {
         w->max[r] = NAN;
         return;
     }
@@ -96,7 +96,8 @@ static void add_tile(const mxa_attention_job *job, const mxa_sequence *s, int64_
         const int64_t position = i + s->map.q_offset, r = i - rows.first;
         const mxa_span seen = mxa_visible_keys(&s->map, position, position);
         const double g_q = (double)mxa_rows_factor(&q, i), bias = (double)mxa_job_bias(job, copy, s, h, i);
-        for (int64_t j = mxa_max(seen.first, keys.first); j < mxa_min(seen.end, keys.end); j++) {
+        for (int64_t j = mxa_max(seen.first, keys.first);
+             j < mxa_min(seen.end, keys.end) && !isnan(w->max[r]); j++) {
             const double dot_qk = dot(w->q[copy][r], w->k[j % MXA_TILE], p->head_dim);
             add_key(w, r, logit(p, dot_qk, g_q, (double)mxa_rows_factor(&k, j), bias), w->v[j % MXA_TILE],
                     p->head_dim_v);
@@ -135,9 +136,10 @@ static void end_rows(const mxa_attention_job *job, const mxa_sequence *s, int64_
     }
 }
 
-static void run_head(const mxa_attention_job *job, const mxa_sequence *s, int64_t h, int64_t tile, scratch *w)
+void mxa_attention_ref_rows(const mxa_attention_job *job, const mxa_sequence *s, int64_t h, int64_t tile,
+                            mxa_span rows, void *memory)
 {
-    const mxa_span rows = mxa_tile_rows(s, tile);
+    scratch *const w = memory;
     const int64_t n = rows.end - rows.first;
     const mxa_span keys =
         mxa_visible_keys(&s->map, rows.first + s->map.q_offset, rows.end - 1 + s->map.q_offset);
@@ -162,5 +164,5 @@ static void run_head(const mxa_attention_job *job, const mxa_sequence *s, int64_
 void mxa_attention_ref(const mxa_attention_job *job, const mxa_attention_item *item, void *memory)
 {
     for (int64_t h = item->h; h < item->h + item->n_heads; h++)
-        run_head(job, item->s, h, item->tile, memory);
+        mxa_attention_ref_rows(job, item->s, h, item->tile, mxa_tile_rows(item->s, item->tile), memory);
 }
