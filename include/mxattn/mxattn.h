@@ -238,7 +238,7 @@ MXA_API mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const
 
 /*
  * mean [batch][heads][dim]: the mean of the first n_tokens tokens (-1, or more than there are: all) over
- * finite values, 0 where there is none; fp64 sum in token order, one division, rounded to fp32. /
+ * finite values, 0 where there is none; fp64 sum in token order, one division, rounded to fp32.
  */
 MXA_API mxa_status mxa_channel_mean(const mxa_tensor *x, int64_t n_tokens, float *mean);
 
@@ -254,7 +254,7 @@ MXA_API mxa_status mxa_rotate(const mxa_tensor *x, const mxa_tensor *out);
 /*
  * One code a byte to and from the packed row format: rows of cols codes, row_bytes as in mxa_packed_size with
  * fill_tail. MXA_ERR_FORMAT a plain format; MXA_ERR_ARG a NULL pointer, a code that has more bits than the
- * format; MXA_ERR_SHAPE negative or overflowing sizes. /
+ * format; MXA_ERR_SHAPE negative or overflowing sizes.
  */
 MXA_API mxa_status mxa_pack_codes(mxa_format format, const uint8_t *codes, int64_t rows, int64_t cols,
                                   uint8_t *packed);

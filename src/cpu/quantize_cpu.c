@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Quantising a tensor. An item of work is 128 tokens of one matrix; it goes through the caches in chunks of
- * rows that are loaded, sanitised, smoothed and rotated once, then coded for each copy. /
+ * rows that are loaded, sanitised, smoothed and rotated once, then coded for each copy.
  */
 #include "cpu/quantize_cpu.h"
 
@@ -10,8 +10,8 @@
 #include "core/status.h"
 #include "core/tensor.h"
 #include "cpu/row_items.h"
+#include "cpu/steps_cpu.h"
 #include "format/format.h"
-#include "cpu/portable/hadamard_portable.h"
 #include "format/mx.h"
 #include "format/second_level.h"
 
@@ -67,69 +67,21 @@ static char *thread_scratch(const work *w)
     return w->scratch + omp_get_thread_num() * w->thread_bytes;
 }
 
-static void sanitize(mxa_dtype dtype, float *x, int64_t n)
-{
-    const float largest = dtype == MXA_DTYPE_F32   ? mxa_f32_from_bits(MXA_F32_MAX)
-                          : dtype == MXA_DTYPE_F16 ? mxa_f32_from_f16(0x7BFF)
-                                                   : mxa_f32_from_bf16(0x7F7F);
-    for (int64_t i = 0; i < n; i++) {
-        const uint32_t bits = mxa_f32_bits(x[i]), mag = bits & 0x7FFFFFFFu;
-        const float infinity = bits >> 31 ? -largest : largest;
-        x[i] = mag < MXA_F32_INF ? x[i] : mag == MXA_F32_INF ? infinity : 0.0f;
-    }
-}
-
-static bool has_steps(const mxa_copy *copy)
-{
-    return copy->rotate || copy->mean;
-}
-
-/* Smooth-K and rotation, from one buffer to another or in place. */
-static void take_steps(const mxa_copy *copy, mxa_row_span s, int64_t dim, const float *from, float *to)
-{
-    const float *mean = copy->mean ? copy->mean + s.matrix * dim : NULL;
-    for (int64_t r = 0; r < s.rows; r++, from += dim, to += dim) {
-        if (mean)
-            for (int64_t d = 0; d < dim; d++)
-                to[d] = from[d] - mean[d];
-        else if (to != from)
-            memcpy(to, from, (size_t)dim * sizeof *to);
-        if (copy->rotate)
-            mxa_hadamard_portable(to, dim);
-    }
-}
-
 /* One read of the rows; prepared(w, scratch, c) then holds what copy c is coded from. */
 static void prepare(const work *w, mxa_row_span s, char *scratch)
 {
-    const int64_t dim = w->x->shape[3];
     float *rows = prepared(w, scratch, 0);
-    for (int64_t r = 0; r < s.rows; r++)
-        mxa_row_load(w->x, s.b, s.h, s.first + r, rows + r * dim);
-    if (w->policy == MXA_NONFINITE_SANITIZE)
-        sanitize(w->x->dtype, rows, s.rows * dim);
+    mxa_span_load(w->x, s, w->policy, rows);
     if (w->n > 1 && !w->same_steps)
-        take_steps(&w->copies[1], s, dim, rows, prepared(w, scratch, 1));
-    if (has_steps(&w->copies[0]))
-        take_steps(&w->copies[0], s, dim, rows, rows);
-}
-
-/* Bits of the largest finite magnitude. */
-static uint32_t finite_amax(const float *x, int64_t n)
-{
-    int32_t amax = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t mag = (int32_t)(mxa_f32_bits(x[i]) & 0x7FFFFFFFu);
-        const int32_t finite = mag < (int32_t)MXA_F32_INF ? mag : 0;
-        amax = finite > amax ? finite : amax;
-    }
-    return (uint32_t)amax;
+        mxa_span_steps(w->copies[1].mean, w->copies[1].rotate, s, w->x->shape[3], rows,
+                       prepared(w, scratch, 1));
+    mxa_span_steps(w->copies[0].mean, w->copies[0].rotate, s, w->x->shape[3], rows, rows);
 }
 
 static float factor(const mxa_copy *copy, const float *x, int64_t n)
 {
     return mxa_second_level(mxa_g_divisor(copy->spec.info), copy->spec.nvfp4,
-                            mxa_f32_from_bits(finite_amax(x, n)));
+                            mxa_f32_from_bits(mxa_finite_amax_bits(x, n)));
 }
 
 static bool per_region(mxa_level level)
@@ -139,7 +91,7 @@ static bool per_region(mxa_level level)
 
 /*
  * The factor of one row. Given factors and those of TENSOR and HEAD lie in out.g already; TOKEN and
- * TOKEN_BLOCK are computed here from the n elements of their region. /
+ * TOKEN_BLOCK are computed here from the n elements of their region.
  */
 static float row_factor(const work *w, const mxa_copy *copy, mxa_row_span s, int64_t row, const float *x,
                         int64_t n)
@@ -271,7 +223,7 @@ static void scan_item(const work *w, int64_t item, char *scratch, int c, uint32_
         rest = mxa_span_split(rest, MXA_CHUNK_ROWS, &chunk);
         prepare(w, chunk, scratch);
         const int64_t n = chunk.rows * w->x->shape[3];
-        const uint32_t chunk_finite = finite_amax(prepared(w, scratch, c), n);
+        const uint32_t chunk_finite = mxa_finite_amax_bits(prepared(w, scratch, c), n);
         const uint32_t chunk_any = mxa_amax_bits(prepared(w, scratch, c), n);
         *finite = chunk_finite > *finite ? chunk_finite : *finite;
         *any = chunk_any > *any ? chunk_any : *any;

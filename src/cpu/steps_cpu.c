@@ -2,8 +2,8 @@
 #include "cpu/steps_cpu.h"
 
 #include "core/tensor.h"
-#include "cpu/row_items.h"
 #include "cpu/portable/hadamard_portable.h"
+#include "cpu/row_items.h"
 
 /* Channels whose sums are kept on the stack together. */
 #define MEAN_CHANNELS 64
@@ -44,21 +44,64 @@ void mxa_mean_cpu(const mxa_tensor *x, int64_t n_tokens, int threads, float *mea
     }
 }
 
+static void sanitize(mxa_dtype dtype, float *x, int64_t n)
+{
+    const float largest = dtype == MXA_DTYPE_F32   ? mxa_f32_from_bits(MXA_F32_MAX)
+                          : dtype == MXA_DTYPE_F16 ? mxa_f32_from_f16(0x7BFF)
+                                                   : mxa_f32_from_bf16(0x7F7F);
+    for (int64_t i = 0; i < n; i++) {
+        const uint32_t bits = mxa_f32_bits(x[i]), mag = bits & 0x7FFFFFFFu;
+        const float infinity = bits >> 31 ? -largest : largest;
+        x[i] = mag < MXA_F32_INF ? x[i] : mag == MXA_F32_INF ? infinity : 0.0f;
+    }
+}
+
+void mxa_span_load(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy, float *rows)
+{
+    const int64_t dim = x->shape[3];
+    for (int64_t r = 0; r < s.rows; r++)
+        mxa_row_load(x, s.b, s.h, s.first + r, rows + r * dim);
+    if (policy == MXA_NONFINITE_SANITIZE)
+        sanitize(x->dtype, rows, s.rows * dim);
+}
+
+void mxa_span_steps(const float *mean, bool rotate, mxa_row_span s, int64_t dim, const float *from, float *to)
+{
+    const float *m = mean ? mean + s.matrix * dim : NULL;
+    for (int64_t r = 0; r < s.rows; r++, from += dim, to += dim) {
+        if (m)
+            for (int64_t d = 0; d < dim; d++)
+                to[d] = from[d] - m[d];
+        else if (to != from)
+            memcpy(to, from, (size_t)dim * sizeof *to);
+        if (rotate)
+            mxa_hadamard_portable(to, dim);
+    }
+}
+
+uint32_t mxa_finite_amax_bits(const float *x, int64_t n)
+{
+    int32_t amax = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t mag = (int32_t)(mxa_f32_bits(x[i]) & 0x7FFFFFFFu);
+        const int32_t finite = mag < (int32_t)MXA_F32_INF ? mag : 0;
+        amax = finite > amax ? finite : amax;
+    }
+    return (uint32_t)amax;
+}
+
 void mxa_steps_cpu(const mxa_tensor *x, const float *mean, bool rotate, const mxa_tensor *out)
 {
-    const int64_t dim = x->shape[3], items = mxa_item_count(x->shape);
+    const int64_t items = mxa_item_count(x->shape);
 #pragma omp parallel for schedule(static) num_threads(mxa_item_threads(0, items))
     for (int64_t item = 0; item < items; item++) {
-        const mxa_row_span s = mxa_item_span(x->shape, item);
-        for (int64_t r = s.first; r < s.first + s.rows; r++) {
-            float *row = mxa_row(out, s.b, s.h, r);
-            if (mxa_row(x, s.b, s.h, r) != (void *)row)
-                mxa_row_load(x, s.b, s.h, r, row);
-            if (mean)
-                for (int64_t d = 0; d < dim; d++)
-                    row[d] -= mean[s.matrix * dim + d];
-            if (rotate)
-                mxa_hadamard_portable(row, dim);
+        mxa_row_span rest = mxa_item_span(x->shape, item), row;
+        while (rest.rows > 0) {
+            rest = mxa_span_split(rest, 1, &row);
+            float *to = mxa_row(out, row.b, row.h, row.first);
+            if (mxa_row(x, row.b, row.h, row.first) != (void *)to)
+                mxa_row_load(x, row.b, row.h, row.first, to);
+            mxa_span_steps(mean, rotate, row, x->shape[3], to, to);
         }
     }
 }

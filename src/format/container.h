@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Folding block scales into one row scale: docs/numerics.md, section 11. A code value p with block scale
- * 2^s_b is stored as t = p * 2^-d, d = s_row - s_b, in an FP8 container and read back as t * 2^s_row. /
+ * 2^s_b is stored as t = p * 2^-d, d = s_row - s_b, in an FP8 container and read back as t * 2^s_row.
  */
 #ifndef MXA_FORMAT_CONTAINER_H
 #define MXA_FORMAT_CONTAINER_H
@@ -65,7 +65,7 @@ MXA_HD static inline mxa_fold_range mxa_fold_exact(mxa_format source, mxa_contai
 
 /*
  * The row scale with full headroom, for a row whose largest dequantised magnitude is 2^row_exponent or more
- * and less than twice that. It may lie below E8M0 and fp32: -158 at the least. /
+ * and less than twice that. It may lie below E8M0 and fp32: -158 at the least.
  */
 MXA_HD static inline int mxa_fold_row_scale(mxa_format source, mxa_container container, int row_exponent)
 {

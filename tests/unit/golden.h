@@ -57,7 +57,7 @@ void golden_same_bytes(const char *what, const uint8_t *want, const uint8_t *got
 /*
  * Quantise n <= 64 elements as one row with every entry that runs here, compare codes (one a byte) and, where
  * the format has them, scales; then decode with every entry and compare with want_out, g multiplied in.
- * Returns the number of non-finite blocks or elements. /
+ * Returns the number of non-finite blocks or elements.
  */
 typedef struct golden_row {
     mxa_code_spec spec;

@@ -12,7 +12,7 @@
 /*
  * mxa_element_encode without branches: above the smallest normal number the fp32 mantissa is rounded by an
  * integer addition; below it, adding a power of two rounds to the code's unit and leaves the code in the low
- * bits. /
+ * bits.
  */
 SPECIALIZE int32_t encode(mxa_element f, float x)
 {
@@ -103,8 +103,15 @@ SPECIALIZE int64_t mx_row(mxa_format format, int bits, mxa_rule rule, const floa
     return n_bad;
 }
 
-static bool nvfp4_block(unsigned options, const float *restrict x, float g, uint8_t *restrict codes,
-                        uint8_t *scale)
+/* Not inlined: clang 14 would unroll the loop for a known n and then find no vectors. */
+__attribute__((noinline)) static void encode_quotients(const float *restrict x, int n, float d,
+                                                       uint8_t *restrict codes)
+{
+    for (int i = 0; i < n; i++)
+        codes[i] = (uint8_t)encode(mxa_element_e2m1(), x[i] / d);
+}
+
+static bool nvfp4_block(unsigned options, const float *x, float g, uint8_t *codes, uint8_t *scale)
 {
     const uint32_t amax = mxa_amax_bits(x, MXA_NVFP4_BLOCK);
     const bool is_finite = amax < MXA_F32_INF;
@@ -113,8 +120,7 @@ static bool nvfp4_block(unsigned options, const float *restrict x, float g, uint
                          : mxa_nvfp4_scale(mxa_f32_from_bits(amax) / (6.0f * g), options);
     /* Where the scale is 0 or NaN, dividing by Inf leaves zeros with their signs; NaN blocks have none. */
     const float d = *scale == 0 ? mxa_f32_from_bits(MXA_F32_INF) : mxa_ue4m3_decode(*scale) * g;
-    for (int i = 0; i < MXA_NVFP4_BLOCK; i++)
-        codes[i] = (uint8_t)encode(mxa_element_e2m1(), x[i] / d);
+    encode_quotients(x, MXA_NVFP4_BLOCK, d, codes);
     if (!is_finite)
         memset(codes, 0, MXA_NVFP4_BLOCK);
     else if (options & MXA_NVFP4_FOUR_OVER_SIX && amax != 0)
