@@ -16,8 +16,9 @@ setup:
 
 # Mixed precision on the Q, K and V of a real model: errors, time, and which tiles are high.
 demo: all
-	for file in $(DATA); do $(BUILD)/mxattn compare $$file --causal || exit 1; done
-	$(BUILD)/mxattn map --q-len 2048 --kv-len 2048 --causal
+	@for file in $(DATA); do echo "== $$file"; $(BUILD)/mxattn compare $$file --causal || exit 1; done
+	@echo "== which tiles are high (H) and low (L) in causal attention over 2048 tokens"
+	@$(BUILD)/mxattn map --q-len 2048 --kv-len 2048 --causal
 
 test:
 	tools/setup.sh test
