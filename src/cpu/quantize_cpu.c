@@ -230,17 +230,32 @@ static void scan_item(const work *w, int64_t item, char *scratch, int c, uint32_
     }
 }
 
-static bool all_finite(const work *w)
+/* The first item that holds NaN or Inf as one of the copies sees it; w->items if there is none. */
+static int64_t first_nonfinite(const work *w)
 {
-    uint32_t largest = 0;
-#pragma omp parallel for schedule(static) num_threads(w->threads) reduction(max : largest)
+    int64_t found = w->items;
+#pragma omp parallel for schedule(static) num_threads(w->threads) reduction(min : found)
     for (int64_t item = 0; item < w->items; item++)
         for (int c = 0; c < (w->same_steps ? 1 : w->n); c++) {
             uint32_t finite, any;
             scan_item(w, item, thread_scratch(w), c, &finite, &any);
-            largest = any > largest ? any : largest;
+            if (any >= MXA_F32_INF && item < found)
+                found = item;
         }
-    return largest < MXA_F32_INF;
+    return found;
+}
+
+static mxa_status check_finite(const work *w)
+{
+    const int64_t item = first_nonfinite(w);
+    if (item == w->items)
+        return MXA_OK;
+    const mxa_row_span s = mxa_item_span(w->x->shape, item);
+    return mxa_fail(
+        MXA_ERR_NONFINITE,
+        "x: NaN or Inf, maybe by overflow of mean or rotation, in batch %lld, head %lld, tokens %lld "
+        "to %lld; policy ERROR allows none",
+        (long long)s.b, (long long)s.h, (long long)s.first, (long long)(s.first + s.rows - 1));
 }
 
 /*
@@ -276,7 +291,7 @@ int64_t mxa_level_count(mxa_level level, const int64_t shape[4])
     switch (level) {
     case MXA_LEVEL_TENSOR: return 1;
     case MXA_LEVEL_HEAD: return matrices;
-    case MXA_LEVEL_TOKEN_BLOCK: return matrices * (mxa_items_per_matrix(shape));
+    case MXA_LEVEL_TOKEN_BLOCK: return matrices * mxa_items_per_matrix(shape);
     case MXA_LEVEL_TOKEN: return matrices * shape[2];
     default: return 0;
     }
@@ -327,10 +342,9 @@ mxa_status mxa_quantize_copies(const mxa_tensor *x, mxa_nonfinite policy, int n,
 {
     assert(n >= 1 && n <= MAX_COPIES && (n == 1 || copies[0].axis == copies[1].axis));
     const work w = make_work(x, policy, n, copies, threads, scratch);
-    if (policy == MXA_NONFINITE_ERROR && !all_finite(&w))
-        return mxa_fail(
-            MXA_ERR_NONFINITE,
-            "x: holds NaN or Inf, or overflows when smoothed and rotated; policy ERROR allows none");
+    const mxa_status status = policy == MXA_NONFINITE_ERROR ? check_finite(&w) : MXA_OK;
+    if (status != MXA_OK)
+        return status;
     for (int c = 0; c < n; c++)
         begin_copy(&w, c);
     code_all(&w, n_bad);
