@@ -128,8 +128,11 @@ int64_t mxa_given_factors(const mxa_plan *plan, bool of_k, mxa_level *level)
 static void put_missing(mxa_text *out, const char *name, uint32_t needs)
 {
     char features[MXA_CPU_FLAGS_TEXT];
-    mxa_text_put(out, "; %s: needs %s", name,
-                 mxa_cpu_flags_text(needs & ~mxa_cpu_flags(), features, sizeof features));
+    mxa_cpu_flags_text(needs & ~mxa_cpu_flags(), features, sizeof features);
+    if (*features)
+        mxa_text_put(out, "; %s: needs %s", name, features);
+    else
+        mxa_text_put(out, "; %s: masked by MXA_CPU", name);
 }
 
 static void put_attention(const mxa_plan *plan, mxa_text *out)

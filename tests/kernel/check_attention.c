@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Every entry against the float64 reference within the tolerance of docs/numerics.md, section 12; and what holds to
- * the bit: threads, the other rows of a call, and the memory of masked keys do not change a row.
+ * Every entry against the float64 reference within the tolerance of docs/numerics.md, section 12; and what
+ * holds to the bit: threads, the other rows of a call, and the memory of masked keys do not change a row.
  */
 #include "check_lists.h"
 
@@ -25,34 +25,63 @@ static const float *floats(check_buf buf)
     return (const float *)(const void *)buf.data;
 }
 
-/* The largest Euclidean norm of the rows' finite parts. */
-static double largest_norm(const mxa_tensor *x)
+/* The Euclidean norm of a row's finite part. */
+static double norm(const mxa_tensor *x, int64_t b, int64_t h, int64_t i)
 {
-    double largest = 0;
-    for (int64_t b = 0; b < x->shape[0]; b++)
-        for (int64_t h = 0; h < x->shape[1]; h++)
-            for (int64_t i = 0; i < x->shape[2]; i++) {
-                double sum = 0;
-                for (int64_t d = 0; d < x->shape[3]; d++) {
-                    const double v = (double)tensor_get(x, b, h, i, d);
-                    sum += isfinite(v) ? v * v : 0;
-                }
-                largest = fmax(largest, sqrt(sum));
-            }
-    return largest;
+    double sum = 0;
+    for (int64_t d = 0; d < x->shape[3]; d++) {
+        const double v = (double)tensor_get(x, b, h, i, d);
+        sum += isfinite(v) ? v * v : 0;
+    }
+    return sqrt(sum);
 }
 
+/* Row 0 of a sequence in the tensors. */
+typedef struct tensor_row {
+    int64_t b, h, i;
+} tensor_row;
+
+typedef struct row_bound {
+    double logit; /* error of a logit */
+    int64_t keys;
+} row_bound;
+
 /*
- * Error of a logit. The norms of q and k bound the sum of |q k|, rotated or not; a code is at most 1.5 times its
- * number, and subtracting a mean at most doubles k. head_dim sums and 8 roundings of factors, bias and softcap; the
- * extra norm of a given mean is that of head_dim normal numbers.
+ * The norms of q and k bound the sum of |q k|, rotated or not; a code is at most 1.5 times its number, and
+ * subtracting a mean of other keys adds that mean's norm to k. head_dim sums and 8 roundings of factors,
+ * bias and softcap.
  */
-static double logit_bound(const attention_problem *a, const mxa_attention_impl *impl)
+static row_bound bound_row(const attention_problem *a, const mxa_attention_impl *impl, const tensor_row *q,
+                           const mxa_tile_map *map, int64_t i, const double *k_norms)
 {
-    const double dim = (double)a->p.head_dim, codes = 1.5 * 1.5, mean = 5 * sqrt(dim);
-    const double size = fabs((double)a->p.softmax_scale) * codes * largest_norm(&a->q) *
-                        (2 * largest_norm(&a->k) + (a->mean ? mean : 0));
-    return size * (dim + 8) * impl->sum_eps + (double)a->p.softcap * 8 * impl->sum_eps;
+    const int64_t position = i + map->q_offset;
+    const mxa_span seen = mxa_visible_keys(map, position, position);
+    double largest = 0, mean = 0;
+    for (int64_t j = seen.first; j < seen.end; j++)
+        largest = fmax(largest, k_norms[j]);
+    const int64_t averaged =
+        a->recipe.smooth_k == MXA_SMOOTH_FULL ? map->kv_len : mxa_min(map->kv_len, MXA_TILE);
+    for (int64_t j = 0; j < averaged && a->recipe.smooth_k != MXA_SMOOTH_NONE; j++)
+        mean += k_norms[j] / (double)averaged;
+    if (a->mean)
+        mean = 5 * sqrt((double)a->p.head_dim);
+    const double codes = 1.5 * 1.5,
+                 size = fabs((double)a->p.softmax_scale) * norm(&a->q, q->b, q->h, q->i + i);
+    const double steps = ((double)a->p.head_dim + 8) * impl->sum_eps;
+    return (row_bound){ size * codes * (largest + 2 * mean) * steps +
+                            (double)a->p.softcap * 8 * impl->sum_eps,
+                        mxa_max(seen.end - seen.first, 0) };
+}
+
+/* Norms of the keys that head h of a sequence reads. */
+static const double *key_norms(const attention_problem *a, int64_t sequence, int64_t h, int64_t kv_len)
+{
+    double *const norms = (double *)(void *)check_bytes((size_t)kv_len * sizeof(double)).data;
+    const bool packed = a->p.cu_seqlens_k;
+    for (int64_t j = 0; j < kv_len; j++)
+        norms[j] = norm(&a->k, packed ? 0 : sequence, h / (a->p.heads / a->p.heads_kv),
+                        (packed ? a->cu_k[sequence] : 0) + j);
+    return norms;
 }
 
 /* The reference with |v|: sum of P |V| for each output. Inf and NaN count as 0. */
@@ -84,36 +113,72 @@ static double largest_finite(const mxa_tensor *x)
     return largest;
 }
 
+/* What all rows share. */
+typedef struct tolerance {
+    const attention_problem *a;
+    const mxa_attention_impl *impl;
+    attention_result want, weights;
+    const attention_result *got;
+    double round_p, smallest;
+} tolerance;
+
+static bool check_row(const tolerance *t, const row_bound *bound, int64_t row)
+{
+    const double lse = (double)floats(t->want.lse)[row], sums = ((double)bound->keys + 3) * t->impl->sum_eps;
+    /* One key alone has P = 1. */
+    const bool alone = bound->keys == 1 && !t->a->sinks;
+    const double round_p = alone ? 0 : t->round_p, logit = alone ? 0 : bound->logit,
+                 exp2_eps = alone ? 0 : t->impl->exp2_eps;
+    const double relative = expm1(2 * logit) + round_p + 2 * exp2_eps + 2 * sums;
+    bool good =
+        check_close("lse", row, lse, (double)floats(t->got->lse)[row],
+                    bound->logit + t->impl->exp2_eps + sums + 0x1p-22 * (isfinite(lse) ? fabs(lse) : 0));
+    const int64_t dim = t->a->p.head_dim_v;
+    for (int64_t i = row * dim; i < (row + 1) * dim && good; i++) {
+        const double o = (double)floats(t->want.out)[i];
+        const double limit = relative * (double)floats(t->weights.out)[i] +
+                             (double)bound->keys * t->smallest + 0x1p-22 * (isfinite(o) ? fabs(o) : 0);
+        good = check_close("o", i, o, (double)floats(t->got->out)[i], isnan(limit) ? 0 : limit);
+    }
+    return good;
+}
+
+/* Rows that no sequence has: zeros. */
+static void check_tail(const tolerance *t)
+{
+    const mxa_problem *const p = &t->a->p;
+    for (int64_t i = p->cu_seqlens_q ? t->a->cu_q[p->batch] : p->q_len; i < p->q_len; i++)
+        for (int64_t h = 0; h < p->heads; h++)
+            check_row(t, &(row_bound){ 0, 0 }, h * p->q_len + i);
+}
+
 static void check_tolerance(const attention_problem *a, const mxa_attention_impl *impl,
                             const attention_result *got)
 {
-    const attention_result want = attention_run(a, reference(), 1), weights = absolute_result(a);
     const bool f16 =
         a->recipe.pv == MXA_PV_F16 || (a->recipe.pv == MXA_PV_AUTO && a->p.v_dtype == MXA_DTYPE_F16);
-    const double logit = logit_bound(a, impl), keys = (double)a->p.kv_len;
-    const double sums = (keys + 3) * impl->sum_eps, round_p = !impl->rounds_p ? 0 : f16 ? 0x1p-11 : 0x1p-8;
-    const double relative = expm1(2 * logit) + round_p + 2 * impl->exp2_eps + 2 * sums;
     /* Half a unit of f16's subnormals; else what lies below fp32's normal numbers, which count as 0. */
-    const double smallest = keys * (impl->rounds_p && f16 ? 0x1p-25 : 0x1p-126) * largest_finite(&a->v);
-    const int64_t rows = got->tensor.shape[0] * got->tensor.shape[1] * got->tensor.shape[2],
-                  dim = a->p.head_dim_v;
-    for (int64_t i = 0; i < rows; i++) {
-        const double lse = (double)floats(want.lse)[i];
-        const double bound = logit + impl->exp2_eps + sums + 0x1p-22 * (isfinite(lse) ? fabs(lse) : 0);
-        if (!check_close("lse", i, lse, (double)floats(got->lse)[i], bound))
-            break;
-    }
-    for (int64_t i = 0; i < rows * dim; i++) {
-        const double o = (double)floats(want.out)[i];
-        const double bound =
-            relative * (double)floats(weights.out)[i] + smallest + 0x1p-22 * (isfinite(o) ? fabs(o) : 0);
-        if (!check_close("o", i, o, (double)floats(got->out)[i], isnan(bound) ? 0 : bound)) {
-            check_fail("recipe %s, q_len %lld, kv_len %lld, dims %lld and %lld", a->recipe_text,
-                       (long long)a->p.q_len, (long long)a->p.kv_len, (long long)a->p.head_dim,
-                       (long long)dim);
-            break;
+    const double smallest = (impl->rounds_p && f16 ? 0x1p-25 : 0x1p-126) * largest_finite(&a->v);
+    const double round_p = !impl->rounds_p ? 0 : f16 ? 0x1p-11 : 0x1p-8;
+    const tolerance t = { a,       impl,    attention_run(a, reference(), 1), absolute_result(a), got,
+                          round_p, smallest };
+    for (int64_t b = 0; b < a->p.batch; b++)
+        for (int64_t h = 0; h < a->p.heads; h++) {
+            const bool packed = a->p.cu_seqlens_q;
+            const mxa_tile_map map = mxa_problem_map(&a->p, &a->recipe, b);
+            const tensor_row q = { packed ? 0 : b, h, packed ? a->cu_q[b] : 0 };
+            const double *const k_norms = key_norms(a, b, h, map.kv_len);
+            for (int64_t i = 0; i < map.q_len; i++) {
+                const row_bound bound = bound_row(a, impl, &q, &map, i, k_norms);
+                if (check_row(&t, &bound, (q.b * a->p.heads + h) * a->p.q_len + q.i + i))
+                    continue;
+                check_fail("recipe %s, q_len %lld, kv_len %lld, dims %lld and %lld", a->recipe_text,
+                           (long long)map.q_len, (long long)map.kv_len, (long long)a->p.head_dim,
+                           (long long)a->p.head_dim_v);
+                return;
+            }
         }
-    }
+    check_tail(&t);
 }
 
 static void same_row(const char *what, const attention_result *want, int64_t want_row,

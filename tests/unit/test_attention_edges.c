@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Attention where numbers leave fp32 or nothing is left to sum: every entry gives what exact arithmetic gives. Keys
+ * have one channel, so that logits can be written down.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <stdlib.h>
+
+#include "cpu/attention_cpu.h"
+
+enum { KEYS = 3 };
+
+typedef struct edge {
+    const char *name;
+    float q, k[KEYS], v[KEYS];
+    float sink; /* -Inf: none */
+    float o, lse;
+} edge;
+
+static const edge edges[] = {
+    { "logits far above fp32", 1e30f, { 1e30f, 2e30f, -1e30f }, { 1, 2, 4 }, -INFINITY, 2, INFINITY },
+    { "logits far below fp32", -1e30f, { 1e30f, 2e30f, 3e30f }, { 1, 2, 4 }, -INFINITY, 1, -INFINITY },
+    { "a logit far below fp32, a sink", -1e30f, { 1e30f, 1e30f, 1e30f }, { 1, 2, 4 }, 0.5f, 0, 0.5f },
+    { "sums of V above fp32", 0, { 1, 1, 1 }, { 3e38f, 3e38f, 3e38f }, -INFINITY, 3e38f, 1.0986123f },
+    { "a visible infinite key", 1, { 0, INFINITY, 0 }, { 1, 2, 4 }, -INFINITY, NAN, NAN },
+    { "a key at minus infinity is masked",
+      1,
+      { 0, -INFINITY, 0 },
+      { 1, INFINITY, 4 },
+      -INFINITY,
+      2.5f,
+      0.6931472f },
+    { "all keys at minus infinity",
+      1,
+      { -INFINITY, -INFINITY, -INFINITY },
+      { 1, NAN, 4 },
+      -INFINITY,
+      0,
+      -INFINITY },
+    { "nothing but NaN", NAN, { 1, 1, 1 }, { 1, 2, 4 }, -INFINITY, NAN, NAN },
+    { "infinite V whose weight underflows",
+      1,
+      { 0, -1e4f, 0 },
+      { 1, INFINITY, 4 },
+      -INFINITY,
+      INFINITY,
+      0.6931472f },
+    { "both infinities in V", 1, { 0, 0, 0 }, { -INFINITY, INFINITY, 4 }, -INFINITY, NAN, 1.0986123f },
+    { "NaN in V", 1, { 0, 0, 0 }, { 1, NAN, 4 }, -INFINITY, NAN, 1.0986123f },
+    { "an infinite sink", 1, { 0, 0, 0 }, { 1, 2, 4 }, INFINITY, NAN, NAN },
+    { "a sink that is NaN", 1, { 0, 0, 0 }, { 1, 2, 4 }, NAN, NAN, NAN },
+};
+
+static void run(const edge *e, const mxa_attention_impl *impl, float *o, float *lse)
+{
+    mxa_problem p;
+    mxa_problem_default(&p, 1, 1, 1, 1, KEYS, 1);
+    mxa_recipe recipe;
+    assert_int_equal(mxa_recipe_parse("low=f32", &recipe), MXA_OK);
+    mxa_plan *plan;
+    assert_int_equal(mxa_plan_create(&p, &recipe, &plan), MXA_OK);
+    assert_int_equal(mxa_cpu_plan(plan, impl), MXA_OK);
+    edge copy = *e;
+    const mxa_tensor q = mxa_tensor_contiguous(&copy.q, MXA_DTYPE_F32, 1, 1, 1, 1);
+    const mxa_tensor k = mxa_tensor_contiguous(copy.k, MXA_DTYPE_F32, 1, 1, KEYS, 1);
+    const mxa_tensor v = mxa_tensor_contiguous(copy.v, MXA_DTYPE_F32, 1, 1, KEYS, 1);
+    const mxa_tensor out = mxa_tensor_contiguous(o, MXA_DTYPE_F32, 1, 1, 1, 1);
+    void *const work = aligned_alloc(64, mxa_plan_work_bytes(plan));
+    const mxa_attention_args args = { .size = sizeof args,
+                                      .q = &q,
+                                      .k = &k,
+                                      .v = &v,
+                                      .out = &out,
+                                      .lse = lse,
+                                      .sinks = e->sink == -INFINITY ? NULL : &copy.sink,
+                                      .work = work,
+                                      .work_bytes = mxa_plan_work_bytes(plan) };
+    assert_int_equal(mxa_attention(plan, &args), MXA_OK);
+    free(work);
+    mxa_plan_free(plan);
+}
+
+static bool near(float want, float got)
+{
+    /* P and V in bf16: 2^-8 each. */
+    return isnan(want) ? isnan(got) : isinf(want) ? want == got : fabsf(want - got) <= fabsf(want) * 0x1p-7f;
+}
+
+static void every_entry(void **state)
+{
+    (void)state;
+    for (const mxa_attention_impl *impl = mxa_attention_impls; impl->name; impl++)
+        for (size_t i = 0; i < sizeof edges / sizeof edges[0]; i++) {
+            float o = 123, lse = 123;
+            run(&edges[i], impl, &o, &lse);
+            if (!near(edges[i].o, o) || !near(edges[i].lse, lse))
+                fail_msg("%s, %s: o %g, lse %g, not %g, %g", impl->name, edges[i].name, (double)o,
+                         (double)lse, (double)edges[i].o, (double)edges[i].lse);
+        }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = { cmocka_unit_test(every_entry) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
