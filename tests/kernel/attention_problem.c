@@ -81,8 +81,8 @@ mxa_tensor tensor_copy(const mxa_tensor *x)
 }
 
 /*
- * Normal numbers about an offset per channel; some rows are larger, some zero. Nonfinite: a few elements are Inf or
- * NaN, and some rows so large that products overflow fp32.
+ * Normal numbers about an offset per channel; some rows are larger, some zero. Nonfinite: a few elements are
+ * Inf or NaN, and some rows so large that products overflow fp32.
  */
 static void fill(const mxa_tensor *x, float offset, bool nonfinite)
 {

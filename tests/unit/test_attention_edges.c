@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention where numbers leave fp32 or nothing is left to sum: every entry gives what exact arithmetic gives. Keys
- * have one channel, so that logits can be written down.
+ * Attention where numbers leave fp32 or nothing is left to sum: every entry gives what exact arithmetic
+ * gives. Keys have one channel, so that logits can be written down.
  */
 #include <setjmp.h>
 #include <stdarg.h>
