@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiled attention in fp32 on any machine. For each key tile, K is decoded and transposed and V rounded to the P V
- * type once for the whole item; then blocks of query rows go through logits, softmax and P V while their data is in
- * the L1 cache. Keys that a row does not see get logit -Inf, whatever their memory holds. Where Inf or NaN of V
- * reach a result, the item is computed again by the careful path, which keeps them apart (docs/numerics.md, section
- * 8). A row that NaN, or a number beyond fp32, leaves without a result goes to the reference, which tells the two
- * apart.
+ * Tiled attention in fp32 on any machine. For each key tile, K is decoded and transposed and V rounded to
+ * the P V type once for the whole item; then blocks of query rows go through logits, softmax and P V while
+ * their data is in the L1 cache. Keys that a row does not see get logit -Inf, whatever their memory holds.
+ * Where Inf or NaN of V reach a result, the item is computed again by the careful path, which keeps them
+ * apart (docs/numerics.md, section 8). A row that NaN, or a number beyond fp32, leaves without a result goes
+ * to the reference, which tells the two apart.
  */
 #include "cpu/portable/attention_portable.h"
 
@@ -392,7 +392,9 @@ static bool has_sum(const tile_work *w, int64_t row)
     return !isnan(w->sum[row]) && (w->sum[row] != 0 || seen.first >= seen.end);
 }
 
-/* Store the rows that have a result. False, before all are stored, if the careful path has to do them again. */
+/*
+ * Store the rows that have a result. False, before all are stored, if the careful path has to do them again.
+ */
 static bool end_rows(const tile_work *w, bool *stored)
 {
     for (int64_t row = 0; row < w->n; row++) {
