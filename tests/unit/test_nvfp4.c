@@ -80,7 +80,7 @@ static void test_blocks(void **state)
 
 /*
  * u = amax / (6 g), in this association: the neighbours amax / 6 / g, amax * (1 / (6 g)) and amax / g / 6
- * each give another byte in one of these blocks. Found by search with NumPy and ml_dtypes over bf16 maxima. /
+ * each give another byte in one of these blocks. Found by search with NumPy and ml_dtypes over bf16 maxima.
  */
 static void test_scale_association(void **state)
 {
