@@ -21,6 +21,7 @@ TANH_ERROR = 2.0**-20  # relative to the softcap
 # Roundings of one logit outside its dot product: scale, two factors, their product, log2(e), bias, max subtracted.
 LOGIT_ROUNDINGS = 8
 EXP_UNDERFLOW = 2.0**-126  # a weight below the smallest normal number may become 0
+PRODUCT_UNDERFLOW = 2.0**-149  # of a product of P and V, and of a rescaled sum, next to subnormal numbers
 
 
 @dataclass(frozen=True)
@@ -327,6 +328,7 @@ def bounds(t, magnitude, used, softcap, o_scale, v, lse, dim, p_type):
     v_max = np.abs(np.where(np.isfinite(v), v, 0)).max(axis=0, initial=0)
     relative = np.expm1(2 * delta) + p_rel + 2 * exp_error + 2 * sum_error
     o_tol = relative[:, None] * o_scale + (n * (p_abs + EXP_UNDERFLOW))[:, None] * v_max
+    o_tol += ((n + TILE) * PRODUCT_UNDERFLOW)[:, None]
     lse_tol = delta + exp_error + sum_error + 2.0**-22 * lse_size
     return o_tol, lse_tol
 

@@ -51,6 +51,10 @@ class Case:
         shapes = ", ".join(f"{n} {x.dtype} {x.shape} strides {x.strides}" for n, x in zip("qkv", (self.q, self.k, self.v)))
         return f"Case({shapes}, {self.recipe}, {self.mask}, out {self.out}, {self.options})"
 
+    def _repr_pretty_(self, printer, cycle):
+        """Hypothesis prints this instead of every element."""
+        printer.text(repr(self))
+
 
 LEVELS = st.sampled_from([None, None, "tensor", "head", "token_block", "token"])
 
