@@ -57,7 +57,7 @@ void *cli_alloc(uint64_t bytes, const char *use)
     if (bytes < SIZE_MAX / 2)
         memory = aligned_alloc(ALIGNMENT, ((size_t)bytes / ALIGNMENT + 1) * ALIGNMENT);
     if (memory == NULL)
-        cli_fail("out of memory: %s needs %" PRIu64 " bytes", use, bytes);
+        cli_fail("out of memory: %s, %" PRIu64 " bytes", use, bytes);
     return memory;
 }
 

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KEY_BYTES 512
-
 static const option_word booleans[] = { { "false", false }, { "true", true }, { NULL, 0 } };
 static const option_word dtypes[] = {
     { "F32", MXA_DTYPE_F32 }, { "F16", MXA_DTYPE_F16 }, { "BF16", MXA_DTYPE_BF16 }, { NULL, 0 }
@@ -19,7 +17,7 @@ static const option_word dtypes[] = {
 
 static const char *text_of(const st_file *file, const char *name, const char *key)
 {
-    char full[KEY_BYTES];
+    char full[PACKED_KEY_BYTES];
     snprintf(full, sizeof full, "%s.%s", name, key);
     const char *text = st_metadata(file, full);
     if (text == NULL)
@@ -93,7 +91,7 @@ static bool read_description(packed_tensor *packed, const st_file *file)
 static void *load_part(const packed_tensor *packed, const st_file *file, const char *part, const char *dtype,
                        uint64_t bytes)
 {
-    char full[KEY_BYTES];
+    char full[PACKED_KEY_BYTES];
     snprintf(full, sizeof full, "%s.%s", packed->name, part);
     const st_tensor *tensor = st_require(file, full);
     if (tensor == NULL)
@@ -108,6 +106,11 @@ static void *load_part(const packed_tensor *packed, const st_file *file, const c
 bool packed_read(packed_tensor *packed, const st_file *file, const char *name)
 {
     *packed = (packed_tensor){ .name = name };
+    if (strlen(name) > PACKED_NAME_LENGTH) {
+        cli_fail("%s: metadata \"%.80s...\": the name is over %d bytes long", file->path, name,
+                 PACKED_NAME_LENGTH);
+        return false;
+    }
     if (!read_description(packed, file))
         return false;
     const mxa_packed_size *size = &packed->size;

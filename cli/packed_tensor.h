@@ -10,6 +10,9 @@
 
 #include <mxattn/mxattn.h>
 
+/* The longest NAME, and a NAME.part with its end. */
+enum { PACKED_NAME_LENGTH = 240, PACKED_KEY_BYTES = PACKED_NAME_LENGTH + 16 };
+
 typedef struct packed_tensor {
     const char *name;
     const mxa_format_info *format;

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NAME_BYTES  512
 #define SHAPE_BYTES 96
 
 bool packed_alloc(packed_tensor *packed)
@@ -38,7 +37,7 @@ void packed_free(packed_tensor *packed)
 
 static bool set_text(json_t *metadata, const char *name, const char *key, const char *value)
 {
-    char full[NAME_BYTES];
+    char full[PACKED_KEY_BYTES];
     snprintf(full, sizeof full, "%s.%s", name, key);
     return json_object_set_new(metadata, full, json_string(value)) == 0;
 }
@@ -101,10 +100,10 @@ static void set_factor_shape(const packed_tensor *packed, st_item *item)
 bool packed_write(const packed_tensor *packed, const char *path)
 {
     const mxa_packed_size *size = &packed->size;
-    char names[3][NAME_BYTES];
+    char names[3][PACKED_KEY_BYTES];
     static const char *const parts[3] = { "codes", "scales", "g" };
     for (int i = 0; i < 3; i++)
-        snprintf(names[i], NAME_BYTES, "%s.%s", packed->name, parts[i]);
+        snprintf(names[i], PACKED_KEY_BYTES, "%s.%s", packed->name, parts[i]);
 
     st_item items[3] = {
         { .name = names[0], .dtype = "U8", .data = packed->data.codes, .bytes = (uint64_t)size->code_bytes }

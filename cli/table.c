@@ -49,15 +49,15 @@ static int column_width(const table *t, size_t column)
     return (int)width;
 }
 
+/* Empty cells at the end of a row leave no blanks. */
 static void print_row(const table *t, size_t first)
 {
-    for (size_t c = 0; c < t->columns; c++) {
-        const char *cell = t->cells[first + c];
-        if (c == 0)
-            printf("%-*s", column_width(t, c), cell);
-        else
-            printf("%*s%*s", COLUMN_GAP, "", column_width(t, c), cell);
-    }
+    size_t columns = t->columns;
+    while (columns > 0 && t->cells[first + columns - 1][0] == '\0')
+        columns--;
+    for (size_t c = 0; c < columns; c++)
+        printf("%*s%*s", c > 0 ? COLUMN_GAP : 0, "", c > 0 ? column_width(t, c) : -column_width(t, c),
+               t->cells[first + c]);
     putchar('\n');
 }
 

@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum {
     KEY_TENSOR = OPTION_FIRST,
@@ -104,6 +105,11 @@ static void *load_tensor(const quantize_options *options, const st_file *file, p
     const st_tensor *tensor = st_require(file, options->tensor);
     if (tensor == NULL)
         return NULL;
+    if (strlen(tensor->name) > PACKED_NAME_LENGTH) {
+        cli_fail("%s: tensor \"%.80s...\": the name is over %d bytes long", file->path, tensor->name,
+                 PACKED_NAME_LENGTH);
+        return NULL;
+    }
     if (!input_dtype(tensor, &packed->dtype)) {
         cli_fail("%s: tensor \"%.80s\" is %s; only F32, F16 and BF16 can be quantised", file->path,
                  tensor->name, tensor->dtype->name);

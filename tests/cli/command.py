@@ -87,6 +87,12 @@ def load(path):
     return tensors, metadata
 
 
+def sample_data(path, tokens):
+    """The first tokens of the middle layer of the sample data."""
+    tensors, _ = load(DATA / "smollm2-135m_layer15_2048.safetensors")
+    return save(path, {name: array[:, :tokens] for name, array in tensors.items()})
+
+
 def qkv(heads=4, heads_kv=2, q_len=200, kv_len=200, dim=64, dim_v=None, batch=None, dtype="F32", seed=1):
     """Random normal q, k and v."""
     rng = np.random.default_rng(seed)

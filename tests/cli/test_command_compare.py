@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from command import DATA, attention, load, qkv, rel_l2, save, succeed
+from command import attention, load, qkv, rel_l2, sample_data, save, succeed
 
 KEYS = (
     "recipe rel_l2 rel_l2_worst_head worst_row cosine psnr_db lse_max_abs high_share k_bits time_ms fp32_time_ms".split()
@@ -90,8 +90,8 @@ def test_exact_agrees_with_itself(tmp_path):
     assert row["cosine"] == pytest.approx(1)
 
 
-def test_default_set_on_sample_data():
-    source = DATA / "smollm2-135m_layer15_2048.safetensors"
+def test_default_set_on_sample_data(tmp_path):
+    source = sample_data(tmp_path / "in", tokens=1024)
     rows = {row["recipe"]: row for row in compare(source, "--causal")}
     assert list(rows) == DEFAULT_SET
     error = {name: row["rel_l2"] for name, row in rows.items()}

@@ -252,6 +252,35 @@ def test_types(tmp_path, name, dtype):
         assert np.array_equal(narrow, wide.astype(DTYPES[short.upper()]))
 
 
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16"])
+def test_plain_formats(tmp_path, name):
+    x = random_keys()
+    tensors, metadata = quantize(tmp_path, x, "--format", name)
+    narrow = x.astype(DTYPES[name.upper()])
+    assert set(tensors) == {"k.codes"} and tensors["k.codes"].tobytes() == narrow.tobytes()
+    assert metadata["k.level"] == "none" and "k.rule" not in metadata
+    assert np.array_equal(dequantize(tmp_path), narrow.astype(np.float32))
+
+
+def test_factors_along_tokens_cannot_be_per_token(tmp_path):
+    source = save(tmp_path / "in", {"k": random_keys((1, 32, 32))})
+    words = ["--tensor", "k", "--format", "int8", "--axis", "token"]
+    assert "level" in refuse(FAILED, "quantize", source, "-o", tmp_path / "q", *words)
+    tensors, _ = quantize(tmp_path, random_keys((1, 32, 32)), "--format", "int8", "--axis", "token", "--level", "head")
+    assert tensors["k.g"].shape == (1,)
+
+
+def test_names(tmp_path):
+    for name in ("x" * 240, "a.codes", "größe", 'quo"te\\'):
+        source = save(tmp_path / "in", {name: random_keys()})
+        succeed("quantize", source, "-o", tmp_path / "q", "--tensor", name, "--format", "mxfp4")
+        succeed("dequantize", tmp_path / "q", "-o", tmp_path / "x")
+        assert list(load(tmp_path / "x")[0]) == [name]
+    source = save(tmp_path / "in", {"x" * 241: random_keys()})
+    words = ["--tensor", "x" * 241, "--format", "mxfp4"]
+    assert "240" in refuse(FAILED, "quantize", source, "-o", tmp_path / "none", *words)
+
+
 def test_empty_tensors(tmp_path):
     for shape in ((2, 0, 64), (0, 5, 64)):
         quantize(tmp_path, np.zeros(shape, np.float32), "--format", "nvfp4")

@@ -77,6 +77,13 @@ def test_packed_sequences_end_before_the_total(tmp_path):
     assert not out["o"][:, 40:].any() and np.isneginf(out["lse"][:, 40:]).all()
 
 
+def test_no_sequence(tmp_path):
+    x = qkv(q_len=5, kv_len=6)
+    x["cu_seqlens_q"] = x["cu_seqlens_k"] = np.zeros(1, np.int32)
+    out = run(tmp_path, x, "--lse")
+    assert not out["o"].any() and np.isneginf(out["lse"]).all()
+
+
 @pytest.mark.parametrize("q_len, kv_len", [(0, 5), (5, 0), (0, 0)])
 def test_nothing(tmp_path, q_len, kv_len):
     out = run(tmp_path, qkv(q_len=q_len, kv_len=kv_len), "--lse")
