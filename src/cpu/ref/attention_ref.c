@@ -15,6 +15,7 @@ enum { DIM_MAX = 256 };
 typedef struct scratch {
     float q[MXA_COPIES][MXA_TILE][DIM_MAX]; /* the query tile's rows */
     float k[MXA_TILE][DIM_MAX], v[MXA_TILE][DIM_MAX];
+    bool v_finite[MXA_TILE];
     double max[MXA_TILE], sum[MXA_TILE]; /* of each row's exp(s), relative to its max */
     double o[MXA_TILE][DIM_MAX];         /* sum of exp(s - max) v over finite v */
     float nonfinite[MXA_TILE][DIM_MAX];  /* sum of visible Inf and NaN in v: itself, or NaN */
@@ -29,15 +30,15 @@ int64_t mxa_attention_ref_scratch(const mxa_plan *plan)
 static void load_v(const mxa_attention_job *job, const mxa_sequence *s, int64_t h_kv, mxa_span keys,
                    scratch *w)
 {
-    const int64_t dim = job->v->shape[3];
+    const mxa_dtype pv = job->plan->pv == MXA_PV_F16 ? MXA_DTYPE_F16 : MXA_DTYPE_BF16;
+    const mxa_dtype type = job->plan->recipe.exact ? MXA_DTYPE_F32 : pv;
     for (int64_t j = keys.first; j < keys.end; j++) {
         float *const v = w->v[j % MXA_TILE];
-        mxa_row_load(job->v, s->batch, h_kv, s->k_first + j, v);
-        if (job->plan->recipe.exact)
-            continue;
-        for (int64_t d = 0; d < dim; d++)
-            v[d] = job->plan->pv == MXA_PV_F16 ? mxa_f32_from_f16(mxa_f16_from_f32(v[d]))
-                                               : mxa_f32_from_bf16(mxa_bf16_from_f32(v[d]));
+        mxa_row_load_as(job->v, s->batch, h_kv, s->k_first + j, type, v);
+        bool finite = true;
+        for (int64_t d = 0; d < job->v->shape[3]; d++)
+            finite = finite && mxa_f32_is_finite(v[d]);
+        w->v_finite[j % MXA_TILE] = finite;
     }
 }
 
@@ -45,8 +46,12 @@ static void load_v(const mxa_attention_job *job, const mxa_sequence *s, int64_t 
 static double dot(const float *a, const float *b, int64_t n)
 {
     double sum[4] = { 0 };
-    for (int64_t d = 0; d < n; d++)
-        sum[d % 4] += (double)a[d] * (double)b[d];
+    int64_t d = 0;
+    for (; d + 4 <= n; d += 4)
+        for (int i = 0; i < 4; i++)
+            sum[i] += (double)a[d + i] * (double)b[d + i];
+    for (; d < n; d++)
+        sum[0] += (double)a[d] * (double)b[d];
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
@@ -58,8 +63,10 @@ static double logit(const mxa_problem *p, double dot_qk, double g_q, double g_k,
 }
 
 /* Take in key j with logit s: -Inf counts as masked, NaN and +Inf make the row NaN. */
-static void add_key(scratch *w, int64_t r, double s, const float *v, int64_t dim)
+static void add_key(scratch *w, int64_t r, double s, int64_t j, int64_t dim)
 {
+    const float *const v = w->v[j % MXA_TILE];
+    const bool finite = w->v_finite[j % MXA_TILE];
     if (s == -INFINITY)
         return;
     if (isnan(s) || s == INFINITY) {
@@ -75,7 +82,9 @@ static void add_key(scratch *w, int64_t r, double s, const float *v, int64_t dim
     }
     const double p = exp(s - w->max[r]);
     w->sum[r] += p;
-    for (int64_t d = 0; d < dim; d++) {
+    for (int64_t d = 0; d < dim && finite; d++)
+        w->o[r][d] += p * (double)v[d];
+    for (int64_t d = 0; d < dim && !finite; d++) {
         if (mxa_f32_is_finite(v[d]))
             w->o[r][d] += p * (double)v[d];
         else
@@ -99,8 +108,7 @@ static void add_tile(const mxa_attention_job *job, const mxa_sequence *s, int64_
         for (int64_t j = mxa_max(seen.first, keys.first);
              j < mxa_min(seen.end, keys.end) && !isnan(w->max[r]); j++) {
             const double dot_qk = dot(w->q[copy][r], w->k[j % MXA_TILE], p->head_dim);
-            add_key(w, r, logit(p, dot_qk, g_q, (double)mxa_rows_factor(&k, j), bias), w->v[j % MXA_TILE],
-                    p->head_dim_v);
+            add_key(w, r, logit(p, dot_qk, g_q, (double)mxa_rows_factor(&k, j), bias), j, p->head_dim_v);
         }
     }
 }
