@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-const mxa_format api_formats[12] = {
+const mxa_format api_formats[API_FORMATS] = {
     MXA_FORMAT_F32,        MXA_FORMAT_F16,        MXA_FORMAT_BF16,       MXA_FORMAT_MXFP8_E4M3,
     MXA_FORMAT_MXFP8_E5M2, MXA_FORMAT_MXFP6_E3M2, MXA_FORMAT_MXFP6_E2M3, MXA_FORMAT_MXFP4,
     MXA_FORMAT_MXINT8,     MXA_FORMAT_NVFP4,      MXA_FORMAT_FP8,        MXA_FORMAT_INT8,
@@ -53,4 +53,12 @@ api_packed api_quantize(const mxa_tensor *x, mxa_format format, const mxa_quant_
     const api_packed p = api_packed_new(format, opts, x->shape);
     api_ok(mxa_quantize(x, format, opts, &p.data, NULL));
     return p;
+}
+
+mxa_tensor api_dequantize(const api_packed *p, mxa_format format, const mxa_quant_opts *opts, mxa_dtype dtype,
+                          const int64_t shape[4])
+{
+    const mxa_tensor y = api_tensor(dtype, shape[0], shape[1], shape[2], shape[3]);
+    api_ok(mxa_dequantize(&p->data, format, opts, &y));
+    return y;
 }

@@ -203,6 +203,16 @@ void api_set_all(const mxa_tensor *t, double value)
                 api_set_row(t, b, h, s, value);
 }
 
+void api_copy(const mxa_tensor *to, const mxa_tensor *from)
+{
+    const int64_t *n = to->shape;
+    for (int64_t i = 0; i < n[0] * n[1] * n[2] * n[3]; i++) {
+        const int64_t b = i / (n[1] * n[2] * n[3]), h = i / (n[2] * n[3]) % n[1], s = i / n[3] % n[2],
+                      d = i % n[3];
+        api_set(to, b, h, s, d, api_get(from, b, h, s, d));
+    }
+}
+
 void api_set_normal(const mxa_tensor *t, uint64_t seed)
 {
     for (int64_t b = 0; b < t->shape[0]; b++)

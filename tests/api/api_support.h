@@ -48,6 +48,7 @@ void api_set(const mxa_tensor *t, int64_t b, int64_t h, int64_t s, int64_t d,
 void api_set_all(const mxa_tensor *t, double value);
 void api_set_row(const mxa_tensor *t, int64_t b, int64_t h, int64_t s, double value);
 void api_set_normal(const mxa_tensor *t, uint64_t seed);
+void api_copy(const mxa_tensor *to, const mxa_tensor *from); /* of one shape */
 
 /* Rows [first, first + count) of t, as a view. */
 mxa_tensor api_rows(const mxa_tensor *t, int64_t first, int64_t count);
@@ -73,12 +74,18 @@ api_packed api_packed_new(mxa_format format, const mxa_quant_opts *opts, const i
 void api_packed_same(const api_packed *a, const api_packed *b);
 void api_packed_untouched(const api_packed *p);
 
-/* Every format that holds numbers, and one tensor quantised into new buffers. */
-extern const mxa_format api_formats[12];
+/* Every format that holds numbers, the plain ones first; and one tensor quantised into new buffers. */
+enum { API_FORMATS = 12, API_PLAIN = 3 };
+extern const mxa_format api_formats[API_FORMATS];
 mxa_quant_opts api_opts(void);
 api_packed api_quantize(const mxa_tensor *x, mxa_format format, const mxa_quant_opts *opts);
+mxa_tensor api_dequantize(const api_packed *p, mxa_format format, const mxa_quant_opts *opts, mxa_dtype dtype,
+                          const int64_t shape[4]);
 
 /* ------------------------------------------------------------------ attention */
+
+/* The recipes by name, ended by NULL. */
+extern const char *const api_recipes[];
 
 typedef struct api_call {
     mxa_problem problem;
@@ -142,8 +149,5 @@ void api_check(const api_call *call, const api_expected *want, api_tolerance tol
 
 /* The three steps of most tests. */
 void api_attend_and_check(const api_call *call);
-
-/* Names of recipes whose every tile holds the inputs of api_lossless_inputs without loss. */
-extern const char *const api_recipes[];
 
 #endif

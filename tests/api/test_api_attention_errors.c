@@ -215,6 +215,33 @@ static void test_given_factors(void **state)
     }
 }
 
+/* Blocks of 128 rows of the packed tensor are not those of its sequences. */
+static void test_given_token_blocks_of_packed_sequences(void **state)
+{
+    (void)state;
+    static const int32_t cu_seqlens[] = { 0, 3, 5 };
+    mxa_recipe recipe;
+    api_ok(mxa_recipe_parse("dma8,level_k=token_block", &recipe));
+    fresh_with(&recipe);
+    call.problem.cu_seqlens_q = call.problem.cu_seqlens_k = cu_seqlens;
+    api_tensors_of(&call);
+    api_random_inputs(&call, 2);
+    mxa_plan_free(plan);
+    api_ok(mxa_plan_create(&call.problem, &recipe, &plan));
+    out_data = call.out.data;
+    args.lse = call.lse;
+    args.work_bytes = mxa_plan_work_bytes(plan);
+    args.work = api_bytes(args.work_bytes);
+    api_ok(mxa_attention(plan, &args));
+    api_fill_again(call.out.data);
+    api_fill_again(call.lse);
+    float *const g_k = api_floats(HEADS_KV);
+    for (int h = 0; h < HEADS_KV; h++)
+        g_k[h] = 1;
+    args.g_k = g_k;
+    refuse(MXA_ERR_ARG, "g_k", NULL);
+}
+
 #define TEST(test) cmocka_unit_test_teardown(test, teardown)
 
 int main(void)
@@ -231,6 +258,7 @@ int main(void)
         TEST(test_workspace),
         TEST(test_mean),
         TEST(test_given_factors),
+        TEST(test_given_token_blocks_of_packed_sequences),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

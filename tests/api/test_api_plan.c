@@ -79,6 +79,8 @@ static void test_problem_sizes(void **state)
         { SIZE_FIELD(window_left), -2, MXA_ERR_ARG },
         { SIZE_FIELD(window_right), -2, MXA_ERR_ARG },
         { SIZE_FIELD(window_left), INT64_MIN, MXA_ERR_ARG },
+        { SIZE_FIELD(q_offset), INT64_MAX, MXA_ERR_ARG },
+        { SIZE_FIELD(q_offset), INT64_MIN + 1, MXA_ERR_ARG },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         mxa_problem p = small_problem();
@@ -116,7 +118,7 @@ static void test_overflow(void **state)
     refuse_plan(&p, NULL, MXA_ERR_SHAPE, "batch", "9223372036854775807");
     p = small_problem();
     p.kv_len = INT64_MAX;
-    refuse_plan(&p, NULL, MXA_ERR_SHAPE, "k", "9223372036854775807");
+    refuse_plan(&p, NULL, MXA_ERR_SHAPE, "kv_len", "9223372036854775807");
     p = small_problem();
     p.head_dim_v = 256;
     p.kv_len = INT64_C(1) << 52; /* K fits, V does not */
@@ -275,6 +277,17 @@ static void test_recipe_prefix(void **state)
     refuse_plan(&p, &r, MXA_ERR_ARG, "smooth-k", NULL);
 }
 
+/* An attention call takes V as it comes; how a cache would store it is refused, not ignored. */
+static void test_recipe_of_caches(void **state)
+{
+    (void)state;
+    const mxa_problem p = small_problem();
+    mxa_recipe r = recipe_of("dma4,v=mxfp4");
+    refuse_plan(&p, &r, MXA_ERR_UNSUPPORTED, "v", NULL);
+    r = recipe_of("dma4,rotate-v");
+    refuse_plan(&p, &r, MXA_ERR_UNSUPPORTED, "rotate-v", NULL);
+}
+
 static void test_describe(void **state)
 {
     (void)state;
@@ -296,10 +309,19 @@ static void test_describe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_problem_default),          API_TEST(test_null),          API_TEST(test_problem_sizes),
-        API_TEST(test_heads_that_do_not_divide), API_TEST(test_overflow),      API_TEST(test_problem_numbers),
-        API_TEST(test_problem_enums_and_size),   API_TEST(test_cu_seqlens),    API_TEST(test_recipe_formats),
-        API_TEST(test_recipe_numbers),           API_TEST(test_recipe_prefix), API_TEST(test_describe),
+        API_TEST(test_problem_default),
+        API_TEST(test_null),
+        API_TEST(test_problem_sizes),
+        API_TEST(test_heads_that_do_not_divide),
+        API_TEST(test_overflow),
+        API_TEST(test_problem_numbers),
+        API_TEST(test_problem_enums_and_size),
+        API_TEST(test_cu_seqlens),
+        API_TEST(test_recipe_formats),
+        API_TEST(test_recipe_numbers),
+        API_TEST(test_recipe_prefix),
+        API_TEST(test_recipe_of_caches),
+        API_TEST(test_describe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -265,114 +265,6 @@ static void test_dequantize(void **state)
     api_untouched(good.data);
 }
 
-/* ------------------------------------------------------------------ the fused pair */
-
-static void refuse_pair(const mxa_quant_opts *low, const mxa_quant_opts *high, mxa_status want,
-                        const char *argument)
-{
-    const api_packed a = api_packed_new(MXA_FORMAT_INT8, NULL, x.shape);
-    const api_packed b = api_packed_new(MXA_FORMAT_MXFP8_E4M3, NULL, x.shape);
-    int64_t bad[2] = { -1, -1 };
-    api_refused(
-        mxa_quantize_pair(&x, MXA_FORMAT_INT8, low, &a.data, MXA_FORMAT_MXFP8_E4M3, high, &b.data, bad), want,
-        argument, NULL);
-    api_packed_untouched(&a);
-    api_packed_untouched(&b);
-    assert_true(bad[0] == -1 && bad[1] == -1);
-}
-
-static void test_pair(void **state)
-{
-    (void)state;
-    fresh(MXA_FORMAT_INT8);
-    const mxa_quant_opts plain = opts;
-    mxa_quant_opts other = plain;
-    other.axis = MXA_AXIS_TOKEN;
-    refuse_pair(&plain, &other, MXA_ERR_ARG, "axis");
-    other.level = MXA_LEVEL_HEAD;
-    refuse_pair(&other, &plain, MXA_ERR_ARG, "axis");
-    other = plain;
-    other.nonfinite = MXA_NONFINITE_SANITIZE;
-    refuse_pair(&other, &plain, MXA_ERR_ARG, "nonfinite");
-    other = plain;
-    other.mean = memset(api_floats(BATCH * HEADS * DIM), 0, BATCH * HEADS * DIM * sizeof(float));
-    refuse_pair(&plain, &other, MXA_ERR_ARG, "mean");
-    other = plain;
-    other.rule = MXA_RULE_EVEN;
-    refuse_pair(&other, &plain, MXA_ERR_RULE, "rule");
-    other.rule = (mxa_rule)9;
-    refuse_pair(&plain, &other, MXA_ERR_RULE, "rule");
-    other = plain;
-    other.layout = (mxa_layout)9;
-    refuse_pair(&plain, &other, MXA_ERR_LAYOUT, "layout");
-    float *const g = memset(api_floats(BATCH * HEADS * SEQ), 0, BATCH * HEADS * SEQ * sizeof(float));
-    other = plain;
-    other.g = g;
-    refuse_pair(&other, &plain, MXA_ERR_SCALE, "g");
-    other = plain;
-    other.nonfinite = MXA_NONFINITE_ERROR;
-    api_set(&x, BATCH - 1, HEADS - 1, SEQ - 1, DIM - 1, NAN);
-    refuse_pair(&other, &other, MXA_ERR_NONFINITE, "x");
-}
-
-static void test_pair_arguments(void **state)
-{
-    (void)state;
-    fresh(MXA_FORMAT_INT8);
-    const api_packed high = api_packed_new(MXA_FORMAT_BF16, NULL, x.shape);
-    const mxa_packed *const a = &out.data, *const b = &high.data;
-    api_refused(mxa_quantize_pair(NULL, format, NULL, a, MXA_FORMAT_BF16, NULL, b, NULL), MXA_ERR_ARG, "x",
-                "NULL");
-    api_refused(mxa_quantize_pair(&x, format, NULL, NULL, MXA_FORMAT_BF16, NULL, b, NULL), MXA_ERR_ARG,
-                "low_out", "NULL");
-    api_refused(mxa_quantize_pair(&x, format, NULL, a, MXA_FORMAT_BF16, NULL, NULL, NULL), MXA_ERR_ARG,
-                "high_out", "NULL");
-    api_refused(mxa_quantize_pair(&x, (mxa_format)77, NULL, a, MXA_FORMAT_BF16, NULL, b, NULL),
-                MXA_ERR_FORMAT, "low", "77");
-    api_refused(mxa_quantize_pair(&x, format, NULL, a, MXA_FORMAT_NONE, NULL, b, NULL), MXA_ERR_FORMAT,
-                "high", "0");
-    x.shape[1] = -1;
-    api_refused(mxa_quantize_pair(&x, format, NULL, a, MXA_FORMAT_BF16, NULL, b, NULL), MXA_ERR_SHAPE, "x",
-                "-1");
-    x.shape[1] = HEADS;
-    x.data = (char *)x.data + 1;
-    api_refused(mxa_quantize_pair(&x, format, NULL, a, MXA_FORMAT_BF16, NULL, b, NULL), MXA_ERR_ALIGN, "x",
-                NULL);
-    api_packed_untouched(&out);
-    api_packed_untouched(&high);
-}
-
-/* One read gives the bytes of two calls, for all pairs of formats, rotated or not, smoothed or not. */
-static void test_pair_is_two_calls(void **state)
-{
-    for (int f = 0; f < 12 * 12 * 4; f++) {
-        const mxa_format low = api_formats[f / 48], high = api_formats[f / 4 % 12];
-        x = api_tensor((mxa_dtype)(f % 3), 1, 2, 9, 96);
-        api_set_normal(&x, 52);
-        api_set(&x, 0, 1, 8, 7, NAN);
-        mxa_quant_opts low_opts = api_opts(), high_opts = api_opts();
-        low_opts.rotate = high_opts.rotate = f % 4 % 2 != 0;
-        if (f % 4 >= 2) {
-            float *const mean = api_floats(2 * 96);
-            api_ok(mxa_channel_mean(&x, -1, mean));
-            low_opts.mean = f / 48 < 3 ? NULL : mean; /* plain copies keep the input as it is */
-            high_opts.mean = f / 4 % 12 < 3 ? NULL : mean;
-        }
-        const api_packed a = api_packed_new(low, &low_opts, x.shape),
-                         b = api_packed_new(high, &high_opts, x.shape);
-        const api_packed c = api_packed_new(low, &low_opts, x.shape),
-                         d = api_packed_new(high, &high_opts, x.shape);
-        int64_t two[2], one[2];
-        api_ok(mxa_quantize(&x, low, &low_opts, &a.data, &one[0]));
-        api_ok(mxa_quantize(&x, high, &high_opts, &b.data, &one[1]));
-        api_ok(mxa_quantize_pair(&x, low, &low_opts, &c.data, high, &high_opts, &d.data, two));
-        api_packed_same(&a, &c);
-        api_packed_same(&b, &d);
-        assert_memory_equal(one, two, sizeof one);
-        api_teardown(state);
-    }
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -385,9 +277,6 @@ int main(void)
         API_TEST(test_strides_and_alignment),
         API_TEST(test_given_factors),
         API_TEST(test_dequantize),
-        API_TEST(test_pair),
-        API_TEST(test_pair_arguments),
-        API_TEST(test_pair_is_two_calls),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
