@@ -64,7 +64,8 @@ MXA_HD static inline float mxa_f32_from_f16(uint16_t h)
 }
 
 /*
- * Round to nearest even; finite overflow saturates to the largest finite value; NaN becomes 0x7FC0; Inf stays.
+ * Round to nearest even; finite overflow saturates to the largest finite value; NaN becomes 0x7FC0; Inf
+ * stays.
  */
 MXA_HD static inline uint16_t mxa_bf16_from_f32(float x)
 {
