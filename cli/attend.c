@@ -80,7 +80,8 @@ void attend_close(attend_call *call)
 static bool in_parts(const attention_input *input, const mxa_recipe *recipe)
 {
     const mxa_problem *p = &input->problem;
-    const double scores = (double)(p->heads / p->heads_kv) * (double)p->q_len * (double)p->kv_len;
+    const int64_t group = p->heads / p->heads_kv;
+    const double scores = (double)group * (double)p->q_len * (double)p->kv_len;
     return scores >= PART_SCORES && recipe->level_q != MXA_LEVEL_TENSOR &&
            recipe->level_k != MXA_LEVEL_TENSOR;
 }

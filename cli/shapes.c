@@ -86,7 +86,7 @@ static bool read_words(shape *s, char *line, const line_place *at)
     s->operation = operation[0] == 'a' ? SHAPE_ATTENTION : SHAPE_QUANTIZE;
     if (name == NULL || strlen(name) >= SHAPE_NAME_BYTES)
         return fail_line(at, "no name, or one that is too long, after", operation);
-    strcpy(s->name, name);
+    memcpy(s->name, name, strlen(name) + 1);
     for (char *key; (key = strtok_r(NULL, SEPARATORS, &rest)) != NULL;) {
         char *equals = strchr(key, '=');
         if (equals == NULL)

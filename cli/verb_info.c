@@ -30,10 +30,7 @@ static bool fits(const mxa_impl_info *impl, const char *format)
     return impl->available && (strcmp(impl->format, ANY_FORMAT) == 0 || strcmp(impl->format, format) == 0);
 }
 
-/*
- * Whether entry i is the first available one for some format; formats get their names, comma-separated,
- * unless NULL.
- */
+/* Whether entry i is the first available one for some format; the names of these are added to formats. */
 static bool runs(mxa_op op, int i, json_t *formats)
 {
     const mxa_format_info *format;
@@ -93,7 +90,7 @@ static bool print_table(void)
     mxa_impl_info impl;
     for (int op = 0; op < MXA_OP_COUNT; op++)
         for (int i = 0; mxa_impl_at((mxa_op)op, i, &impl); i++) {
-            const char *state = !impl.available ? "lacks features" : runs((mxa_op)op, i, NULL) ? "runs" : "-";
+            const char *state = !impl.available ? "unavailable" : runs((mxa_op)op, i, NULL) ? "runs" : "-";
             table_add(&t, "%s", impl.op);
             table_add(&t, "%s", impl.name);
             table_add(&t, "%s", impl.format);

@@ -68,7 +68,10 @@ static void try_file(const uint8_t *data, size_t size)
     close(memory);
 }
 
-/* The bytes after the first as a header, the first as how many bytes of data follow it: lengths that always fit. */
+/*
+ * The bytes after the first as a header, the first as how many bytes of data follow it: lengths that always
+ * fit.
+ */
 static void try_header(const uint8_t *data, size_t size)
 {
     st_file file = { .path = "fuzz", .fd = -1 };
