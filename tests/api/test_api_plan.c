@@ -144,6 +144,8 @@ static void test_problem_numbers(void **state)
     p = small_problem();
     p.threads = -3;
     refuse_plan(&p, NULL, MXA_ERR_ARG, "threads", "-3");
+    p.threads = INT32_MAX;
+    refuse_plan(&p, NULL, MXA_ERR_ARG, "threads", "2147483647");
     p = small_problem();
     p.device = (mxa_device)-7;
     refuse_plan(&p, NULL, MXA_ERR_ARG, "device", "-7");

@@ -51,7 +51,7 @@ static void test_strides(void **state)
             view.q = transposed(&call.q, pad);
             view.k = reversed(&call.k);
             view.v = transposed(&call.v, 3 * pad);
-            view.out = transposed(&call.out, pad);
+            view.out = pad == 0 ? reversed(&call.out) : transposed(&call.out, pad);
             api_set_all(&view.out, NAN);
             api_attend(&view);
             api_same_bits(&call.out, &view.out);
@@ -98,6 +98,49 @@ static void test_packed_qkv(void **state)
     view.out = api_tensor(MXA_DTYPE_F32, 1, 4, 150, DIM);
     api_attend(&view);
     api_same_bits(&call.out, &view.out);
+}
+
+/* The stride of an axis of size 1 is never used, whatever it is; so is any stride of an empty tensor. */
+static void test_strides_of_single_elements(void **state)
+{
+    (void)state;
+    static const int64_t odd[] = { 0, -7, INT64_MAX, INT64_MIN };
+    api_call call = causal_call("dma8", 1, 1, 9);
+    api_attend(&call);
+    for (int i = 0; i < 4; i++) {
+        api_call view = call;
+        view.out = api_tensor(MXA_DTYPE_F32, 1, 4, 1, DIM);
+        view.q.stride[0] = view.k.stride[0] = view.v.stride[0] = view.out.stride[0] = odd[i];
+        view.q.stride[2] = view.out.stride[2] = odd[i];
+        api_attend(&view);
+        api_same_bits(&call.out, &view.out);
+        api_call empty = causal_call("dma8", 0, 1, 9);
+        empty.q.stride[1] = empty.k.stride[2] = empty.out.stride[2] = odd[i];
+        api_attend(&empty);
+    }
+}
+
+/* The plan keeps offsets of its own. */
+static void test_offsets_are_copied(void **state)
+{
+    (void)state;
+    int32_t cu_q[] = { 0, 7, 20 }, cu_k[] = { 0, 100, 150 };
+    api_call call = causal_call("dma8", 1, 20, 150);
+    call.problem.batch = 2;
+    call.problem.cu_seqlens_q = cu_q;
+    call.problem.cu_seqlens_k = cu_k;
+    api_attend(&call);
+    const mxa_tensor out = api_tensor(MXA_DTYPE_F32, 1, 4, 20, DIM);
+    mxa_attention_args args = { .size = sizeof args, .q = &call.q, .k = &call.k, .v = &call.v, .out = &out };
+    mxa_plan *plan;
+    api_ok(mxa_plan_create(&call.problem, NULL, &plan));
+    memset(cu_q, 0xFF, sizeof cu_q);
+    memset(cu_k, 0x7F, sizeof cu_k);
+    args.work_bytes = mxa_plan_work_bytes(plan);
+    args.work = api_bytes(args.work_bytes);
+    api_ok(mxa_attention(plan, &args));
+    api_same_bits(&call.out, &out);
+    mxa_plan_free(plan);
 }
 
 static void test_batch_mates(void **state)
@@ -248,6 +291,8 @@ int main(void)
         API_TEST(test_strides),
         API_TEST(test_broadcast_inputs),
         API_TEST(test_packed_qkv),
+        API_TEST(test_strides_of_single_elements),
+        API_TEST(test_offsets_are_copied),
         API_TEST(test_batch_mates),
         API_TEST(test_packed_sequences),
         API_TEST(test_chunks),
