@@ -2,9 +2,9 @@
 #include "cpu/dequantize_cpu.h"
 
 #include "core/tensor.h"
+#include "cpu/portable/hadamard_portable.h"
 #include "cpu/row_items.h"
 #include "format/format.h"
-#include "cpu/portable/hadamard_portable.h"
 #include "format/nvfp4.h"
 
 typedef struct work {
