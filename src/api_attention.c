@@ -16,15 +16,15 @@ mxa_status mxa_device_parse(const char *text, mxa_device *device)
     if (!text || !device)
         return mxa_fail(MXA_ERR_ARG, "%s: is NULL", text ? "device" : "text");
     static const char prefix[] = "cuda:";
-    const char *const number = text + sizeof prefix - 1;
-    enum { DEVICES = 1000 };
+    const bool cuda = strncmp(text, prefix, sizeof prefix - 1) == 0;
+    const char *const number = cuda ? text + sizeof prefix - 1 : "";
+    enum { DIGITS = 3 };
     if (strcmp(text, "auto") == 0) {
         *device = MXA_DEVICE_AUTO;
     } else if (strcmp(text, "cpu") == 0) {
         *device = MXA_DEVICE_CPU;
-    } else if (strncmp(text, prefix, sizeof prefix - 1) == 0 && *number &&
-               strspn(number, "0123456789") == strlen(number) && strlen(number) <= 3) {
-        *device = (mxa_device)(MXA_DEVICE_CUDA_0 + atoi(number) % DEVICES);
+    } else if (*number && strspn(number, "0123456789") == strlen(number) && strlen(number) <= DIGITS) {
+        *device = (mxa_device)(MXA_DEVICE_CUDA_0 + atoi(number));
     } else {
         return mxa_fail(MXA_ERR_ARG, "device: \"%.40s\" is not auto, cpu or cuda:N", text);
     }

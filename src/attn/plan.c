@@ -8,8 +8,6 @@
 #include "core/tensor.h"
 #include "format/format.h"
 
-enum { DIM_MAX = 256 };
-
 void mxa_problem_default(mxa_problem *p, int64_t batch, int64_t heads, int64_t heads_kv, int64_t q_len,
                          int64_t kv_len, int64_t head_dim)
 {
@@ -53,9 +51,9 @@ static mxa_status check_sizes(const mxa_problem *p)
         const char *name = i == 0 ? "head_dim" : "head_dim_v";
         if (dims[i] < 1)
             return mxa_fail(MXA_ERR_SHAPE, "%s: %lld must be at least 1", name, (long long)dims[i]);
-        if (dims[i] > DIM_MAX)
+        if (dims[i] > MXA_DIM_MAX)
             return mxa_fail(MXA_ERR_UNSUPPORTED, "%s: %lld is above %d, the largest that a kernel has", name,
-                            (long long)dims[i], DIM_MAX);
+                            (long long)dims[i], MXA_DIM_MAX);
     }
     const bool packed = p->cu_seqlens_q != NULL;
     const int64_t batch = packed ? 1 : p->batch;

@@ -6,6 +6,9 @@
 #include "attn/recipe.h"
 #include "attn/tile_map.h"
 
+/* The largest head_dim and head_dim_v. */
+enum { MXA_DIM_MAX = 256 };
+
 /* The two copies of an operand. */
 enum { MXA_LOW = 0, MXA_HIGH = 1, MXA_COPIES = 2 };
 
@@ -58,6 +61,7 @@ struct mxa_plan {
     int threads;
     int64_t item_heads; /* query heads of one key/value head that a kernel takes at once */
     int64_t item_rows;  /* the most rows that these have in a query tile */
+    int64_t head_items; /* items that a query tile makes of all its heads */
     size_t work_bytes;
 };
 

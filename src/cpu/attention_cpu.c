@@ -40,6 +40,7 @@ static void share_heads(mxa_plan *plan)
     const int64_t spare = plan->n_tiles * plan->problem.heads / (ITEMS_PER_THREAD * plan->threads);
     plan->item_heads = mxa_max(1, mxa_min(fit, spare));
     plan->item_rows = plan->item_heads * rows;
+    plan->head_items = heads_kv * ((group + plan->item_heads - 1) / plan->item_heads);
 }
 
 mxa_status mxa_cpu_plan(mxa_plan *plan, const mxa_attention_impl *impl)
@@ -69,7 +70,7 @@ mxa_status mxa_cpu_plan(mxa_plan *plan, const mxa_attention_impl *impl)
 static void clear_tail(const mxa_plan *plan, const mxa_attention_args *args)
 {
     const mxa_problem *const p = &plan->problem;
-    const float zeros[MXA_TILE * 2] = { 0 };
+    const float zeros[MXA_DIM_MAX] = { 0 };
     for (int64_t h = 0; h < p->heads; h++)
         for (int64_t i = plan->q_used; i < p->q_len; i++) {
             mxa_row_store(args->out, 0, h, i, zeros);
@@ -88,12 +89,11 @@ mxa_status mxa_cpu_attention(const mxa_plan *plan, const mxa_attention_args *arg
     mxa_attention_prepare(plan, args, &work, &job);
 
     const int64_t heads_kv = plan->problem.heads_kv, group = plan->problem.heads / heads_kv;
-    const int64_t parts = (group + plan->item_heads - 1) / plan->item_heads,
-                  n = plan->n_tiles * heads_kv * parts;
+    const int64_t parts = plan->head_items / heads_kv, n = plan->n_tiles * plan->head_items;
     char *const scratch = (char *)args->work + work.scratch;
-#pragma omp parallel for schedule(dynamic) num_threads(plan->threads) if (n > 1)
+#pragma omp parallel for schedule(dynamic) num_threads(mxa_item_threads(plan))
     for (int64_t i = 0; i < n; i++) {
-        const mxa_query_tile *const t = &plan->tiles[i / (heads_kv * parts)];
+        const mxa_query_tile *const t = &plan->tiles[i / plan->head_items];
         const int64_t first = i % parts * plan->item_heads;
         const mxa_attention_item item = { &plan->sequences[t->sequence], t->tile,
                                           i / parts % heads_kv * group + first,
@@ -153,7 +153,7 @@ static void put_copy(const mxa_copy_plan *copy, const char *which, mxa_text *out
     if (!copy->info)
         return;
     if (!copy->stored) {
-        mxa_text_put(out, "%s %s: the tensor itself\n", which, copy->info->name);
+        mxa_text_put(out, "%s %s: read from the tensor, rounded on load\n", which, copy->info->name);
         return;
     }
     const mxa_format format = copy->info->format;

@@ -7,14 +7,12 @@
 #include "format/format.h"
 #include "format/second_level.h"
 
-enum { DIM_MAX = 256 };
-
 /* The finite values of n rows: fp64 sums in token order, one division. */
 static void channel_mean(const mxa_tensor *x, int64_t b, int64_t h, int64_t first, int64_t n, float *mean)
 {
-    double sum[DIM_MAX] = { 0 };
-    int64_t count[DIM_MAX] = { 0 };
-    float row[DIM_MAX];
+    double sum[MXA_DIM_MAX] = { 0 };
+    int64_t count[MXA_DIM_MAX] = { 0 };
+    float row[MXA_DIM_MAX];
     const int64_t dim = x->shape[3];
     for (int64_t i = 0; i < n; i++) {
         mxa_row_load(x, b, h, first + i, row);
@@ -52,7 +50,7 @@ static void compute_bias(const mxa_plan *plan, const mxa_tensor *q, const float 
         const int64_t h = item % p->heads;
         const float *const mu = mean + (t->sequence * p->heads_kv + h / group) * dim;
         const mxa_span rows = mxa_tile_rows(s, t->tile);
-        float row[DIM_MAX];
+        float row[MXA_DIM_MAX];
         for (int64_t i = rows.first; i < rows.end; i++) {
             mxa_row_load(q, s->batch, h, s->q_first + i, row);
             double dot = 0;

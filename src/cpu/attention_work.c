@@ -60,7 +60,7 @@ static void place_scratch(layout *l, const mxa_plan *plan, mxa_attention_work *w
     const size_t larger = for_q > for_k ? for_q : for_k;
     layout kernel = *l, quantiser = *l;
     work->thread_bytes = plan->impl->scratch_bytes(plan);
-    work->scratch = take(&kernel, plan->threads, work->thread_bytes);
+    work->scratch = take(&kernel, mxa_item_threads(plan), work->thread_bytes);
     quantiser.fits = quantiser.fits && larger <= INT64_MAX;
     take(&quantiser, 1, quantiser.fits ? (int64_t)larger : 0);
     l->fits = kernel.fits && quantiser.fits;

@@ -20,6 +20,13 @@ typedef struct mxa_attention_work {
     int64_t total;
 } mxa_attention_work;
 
+/* Threads that compute items: no more than there are items. */
+static inline int mxa_item_threads(const mxa_plan *plan)
+{
+    const int64_t items = mxa_max(plan->n_tiles * plan->head_items, 1);
+    return items < plan->threads ? (int)items : plan->threads;
+}
+
 /* False if the sizes do not fit 63 bits. */
 bool mxa_attention_layout(const mxa_plan *plan, mxa_attention_work *work);
 

@@ -10,15 +10,13 @@
 
 #include "attn/softmax.h"
 
-enum { DIM_MAX = 256 };
-
 typedef struct scratch {
-    float q[MXA_COPIES][MXA_TILE][DIM_MAX]; /* the query tile's rows */
-    float k[MXA_TILE][DIM_MAX], v[MXA_TILE][DIM_MAX];
+    float q[MXA_COPIES][MXA_TILE][MXA_DIM_MAX]; /* the query tile's rows */
+    float k[MXA_TILE][MXA_DIM_MAX], v[MXA_TILE][MXA_DIM_MAX];
     bool v_finite[MXA_TILE];
-    double max[MXA_TILE], sum[MXA_TILE]; /* of each row's exp(s), relative to its max */
-    double o[MXA_TILE][DIM_MAX];         /* sum of exp(s - max) v over finite v */
-    float nonfinite[MXA_TILE][DIM_MAX];  /* sum of visible Inf and NaN in v: itself, or NaN */
+    double max[MXA_TILE], sum[MXA_TILE];    /* of each row's exp(s), relative to its max */
+    double o[MXA_TILE][MXA_DIM_MAX];        /* sum of exp(s - max) v over finite v */
+    float nonfinite[MXA_TILE][MXA_DIM_MAX]; /* sum of visible Inf and NaN in v: itself, or NaN */
 } scratch;
 
 int64_t mxa_attention_ref_scratch(const mxa_plan *plan)
@@ -99,7 +97,7 @@ static void add_tile(const mxa_attention_job *job, const mxa_sequence *s, int64_
     const mxa_problem *const p = &job->plan->problem;
     const int64_t h_kv = mxa_job_kv_head(job, h);
     const mxa_rows q = mxa_job_q(job, copy, s, h), k = mxa_job_k(job, copy, s, h_kv);
-    mxa_rows_load(&k, keys.first, keys.end - keys.first, w->k[keys.first % MXA_TILE], DIM_MAX);
+    mxa_rows_load(&k, keys.first, keys.end - keys.first, w->k[keys.first % MXA_TILE], MXA_DIM_MAX);
     load_v(job, s, h_kv, keys, w);
     for (int64_t i = rows.first; i < rows.end; i++) {
         const int64_t position = i + s->map.q_offset, r = i - rows.first;
@@ -132,7 +130,7 @@ static void end_rows(const mxa_attention_job *job, const mxa_sequence *s, int64_
     for (int64_t i = rows.first; i < rows.end; i++) {
         const int64_t r = i - rows.first;
         const bool is_nan = isnan(w->max[r]);
-        float o[DIM_MAX];
+        float o[MXA_DIM_MAX];
         for (int64_t d = 0; d < dim; d++) {
             const float sum = w->sum[r] == 0 ? 0.0f : (float)(w->o[r][d] / w->sum[r]);
             o[d] = is_nan ? NAN : w->nonfinite[r][d] != 0 ? w->nonfinite[r][d] : sum;
@@ -151,12 +149,13 @@ void mxa_attention_ref_rows(const mxa_attention_job *job, const mxa_sequence *s,
     const int64_t n = rows.end - rows.first;
     const mxa_span keys =
         mxa_visible_keys(&s->map, rows.first + s->map.q_offset, rows.end - 1 + s->map.q_offset);
-    assert(n > 0 && job->plan->problem.head_dim <= DIM_MAX && job->plan->problem.head_dim_v <= DIM_MAX);
+    assert(n > 0 && job->plan->problem.head_dim <= MXA_DIM_MAX &&
+           job->plan->problem.head_dim_v <= MXA_DIM_MAX);
     for (int copy = 0; copy < MXA_COPIES; copy++) {
         if (!job->q[copy].plan)
             continue;
         const mxa_rows q = mxa_job_q(job, copy, s, h);
-        mxa_rows_load(&q, rows.first, n, w->q[copy][0], DIM_MAX);
+        mxa_rows_load(&q, rows.first, n, w->q[copy][0], MXA_DIM_MAX);
     }
     begin_rows(job, h, n, w);
     for (int64_t first = keys.first; first < keys.end;) {
