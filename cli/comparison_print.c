@@ -13,6 +13,8 @@
 #define OUR_RECIPE   "dma4"
 #define THEIR_RECIPE "mxfp8"
 
+enum { METRIC_COLUMNS = 6 };
+
 static const comparison_row *find_row(const comparison *c, const char *recipe)
 {
     for (size_t i = 0; i < c->count; i++)
@@ -31,9 +33,9 @@ static void print_meaning(const comparison *c)
     if (ours == NULL || theirs == NULL)
         return;
     const bool less = ours->total.rel_l2 < theirs->total.rel_l2;
-    printf("%s stores the keys of its low tiles in %.2f bits and has %s error %s %s with %.2f bits "
-           "everywhere%s\n",
-           OUR_RECIPE, ours->k_bits, less ? "less" : "more", "than", THEIR_RECIPE, theirs->k_bits,
+    printf(OUR_RECIPE " stores the keys of its low tiles in %.2f bits and has %s error than " THEIR_RECIPE
+                      " with %.2f bits everywhere%s\n",
+           ours->k_bits, less ? "less" : "more", theirs->k_bits,
            less ? ":\nits nearest and first keys stay in 16 bits, and the rotation spreads outliers." : ".");
 }
 
@@ -56,7 +58,7 @@ static void add_heads(table *t, const comparison *c, const comparison_row *row, 
         else
             table_add(t, "  batch %" PRId64 " head %" PRId64, h / c->heads, h % c->heads);
         add_metrics(t, &m);
-        for (size_t i = 7; i < columns; i++)
+        for (size_t i = 1 + METRIC_COLUMNS; i < columns; i++)
             table_add(t, "%s", "");
     }
 }

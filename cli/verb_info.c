@@ -82,10 +82,11 @@ static bool print_json(void)
 static bool print_table(void)
 {
     printf("mxattn %s\nCPU features: %s\n\n", mxa_version(), mxa_cpu_features());
-    table t;
-    table_start(&t, 5);
     static const char *const titles[] = { "operation", "entry", "format", "needs", "here" };
-    for (int i = 0; i < 5; i++)
+    const size_t columns = sizeof titles / sizeof titles[0];
+    table t;
+    table_start(&t, columns);
+    for (size_t i = 0; i < columns; i++)
         table_add(&t, "%s", titles[i]);
     mxa_impl_info impl;
     for (int op = 0; op < MXA_OP_COUNT; op++)

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from command import DATA, DTYPES, attention, load, qkv, rel_l2, save, succeed
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 FLOAT32_ROUNDING = 2.0**-23  # two roundings to nearest of the largest value of a row
 
@@ -122,6 +122,13 @@ def test_output_is_a_safetensors_file_and_repeats(tmp_path):
     assert load_file(tmp_path / "out")["o"].dtype == np.float16
     run(tmp_path, x, "--lse", "--out-dtype", "f16")
     assert (tmp_path / "out").read_bytes() == first
+
+
+def test_files_that_python_writes(tmp_path):
+    x = qkv(dtype="F16")
+    save_file(x, tmp_path / "in", metadata={"format": "np"})
+    succeed("run", tmp_path / "in", "-o", tmp_path / "out", "--recipe", "exact", "--out-dtype", "f32")
+    close(load(tmp_path / "out")[0]["o"], attention(x["q"], x["k"], x["v"])[0])
 
 
 def test_unaligned_tensors(tmp_path):
