@@ -81,7 +81,8 @@ static bool print_json(void)
 
 static bool print_table(void)
 {
-    printf("mxattn %s\nCPU features: %s\n\n", mxa_version(), mxa_cpu_features());
+    const char *features = mxa_cpu_features();
+    printf("mxattn %s\nCPU features: %s\n\n", mxa_version(), features[0] ? features : "none");
     static const char *const titles[] = { "operation", "entry", "format", "needs", "here" };
     const size_t columns = sizeof titles / sizeof titles[0];
     table t;
