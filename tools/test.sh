@@ -58,8 +58,9 @@ ctests() {
         --test-output-size-passed 1000000 --output-junit "$results/$1-tests.xml"
 }
 
+# A job in the background ignores SIGINT, and so would the programs whose end by it is tested.
 pytests() {
-    suite "$1" env MXATTN_LIB="$PWD/build/gcc/libmxattn.so" MXATTN_COMMAND="$PWD/build/gcc/mxattn" \
+    suite "$1" env --default-signal=INT MXATTN_LIB="$PWD/build/gcc/libmxattn.so" MXATTN_COMMAND="$PWD/build/gcc/mxattn" \
         .venv/bin/python -m pytest -q -rs "tests/$1" --junit-xml "$results/$1.xml"
 }
 
