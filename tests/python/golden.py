@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-import oracle_attention as oa
 import oracle_formats as of
+import oracle_map as om
 import vectors
 
 
@@ -15,7 +15,7 @@ def operand(stored, heads, rows, dim):
         digits = [np.array([int(c, 16) for c in text], np.uint8) for text in stored["e2m1"]]
         parts = [np.ldexp(of.decode("e2m1", d), stored["log2_scale"]) for d in digits]
     else:
-        (kind, texts), = stored.items()
+        ((kind, texts),) = stored.items()
         parts = [vectors.fp32(t) if kind == "fp32" else vectors.bf16(t) for t in texts]
     return np.array(parts, np.float32).reshape(1, heads, rows, dim)
 
@@ -37,15 +37,18 @@ def attention_cases():
 
 
 def golden_mask(case):
-    return oa.Mask(left=case.window_left, right=case.window_right)
+    return om.Mask(left=case.window_left, right=case.window_right)
 
 
 def golden_recipes(case):
-    """(name, recipe, g of Q and K) where the quantised operands are the stored ones; X6 is the mixed run itself."""
+    """(name, recipe, g) in which the quantised operands are the stored ones; X6 is the mixed run itself."""
     diag, sink = case.diag_window, case.sink_window
     if case.name == "X6":
-        return [("mixed", oa.Recipe("nvfp4", "nvfp4", "mxfp8", "mxfp8", diag, sink), None)]
-    found = [("exact", oa.RECIPES["exact"], None), ("f32", oa.Recipe("f32", "f32", "f32", "f32", diag, sink), None)]
+        return [("mixed", om.Recipe("nvfp4", "nvfp4", "mxfp8", "mxfp8", diag, sink), None)]
+    found = [
+        ("exact", om.RECIPES["exact"], None),
+        ("f32", om.Recipe("f32", "f32", "f32", "f32", diag, sink), None),
+    ]
     exact_q, exact_k = case.exact_in["q"], case.exact_in["k"]
     if case.smooth_k:
         exact_k = exact_q  # K minus its mean is exact in all formats
@@ -54,6 +57,6 @@ def golden_recipes(case):
         if name in exact_k:
             fmt = vectors.FORMAT_OF[name]
             level = None if of.FORMATS[fmt].rule else "tensor"
-            recipe = oa.Recipe(fmt, fmt, fmt, fmt, diag, sink, smooth=smooth, level_q=level, level_k=level)
+            recipe = om.Recipe(fmt, fmt, fmt, fmt, diag, sink, smooth=smooth, level_q=level, level_k=level)
             found.append((name, recipe, level and np.ones(1, np.float32)))
     return found

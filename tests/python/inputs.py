@@ -30,7 +30,9 @@ def values(rng, shape, kind):
         x = np.ldexp(np.rint(x * 1000), -149)
     elif kind == "saturating":  # next to the largest codes and to the thresholds of the scale rules
         top = rng.choice([6.0, 7.5, 28.0, 448.0, 57344.0, 1.75, 1.875, 1.9375, 127 / 64], shape)
-        x = np.nextafter(top.astype(np.float32), np.float32(np.inf) * np.sign(x).astype(np.float32)) * np.sign(x)
+        x = np.nextafter(
+            top.astype(np.float32), np.float32(np.inf) * np.sign(x).astype(np.float32)
+        ) * np.sign(x)
         x = np.where(rng.random(shape) < 0.5, x, x / 16)
     elif kind == "huge":
         x = np.clip(x * 1e38, -of.FLT_MAX, of.FLT_MAX)
@@ -42,18 +44,23 @@ def make(seed, shape, kind="normal", dtype="f32", bad=0):
     rng = np.random.default_rng(seed)
     x = of.round_plain(values(rng, shape, kind), dtype)
     if bad and x.size:
-        x.reshape(-1)[rng.integers(x.size, size=bad)] = rng.choice([np.nan, np.inf, -np.inf], bad).astype(x.dtype)
+        x.reshape(-1)[rng.integers(x.size, size=bad)] = rng.choice([np.nan, np.inf, -np.inf], bad).astype(
+            x.dtype
+        )
     return x
 
 
 def strided(x, kind):
-    """The values of x [batch, heads, seq, dim] in a view whose gaps are NaN. "broadcast" repeats the first head."""
+    """The values of x [batch, heads, seq, dim] in a view whose gaps are NaN; "broadcast" repeats head 0."""
     batch, heads, seq, dim = x.shape
     if kind == "broadcast":
         return np.broadcast_to(x[:, :1], x.shape)
     if kind == "contiguous" or x.size == 0:
         return x
-    gap = lambda *shape: np.frombuffer(b"\xff" * int(np.prod(shape)) * x.itemsize, x.dtype).reshape(shape).copy()
+
+    def gap(*shape):
+        return np.full(int(np.prod(shape)) * x.itemsize, 0xFF, np.uint8).view(x.dtype).reshape(shape)
+
     view = {
         "bshd": lambda: gap(batch, seq, heads, dim).transpose(0, 2, 1, 3),
         "packed_qkv": lambda: gap(batch, seq, 3, heads, dim)[:, :, 1].transpose(0, 2, 1, 3),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A thin ctypes binding of <mxattn/mxattn.h> for tests. Every output lies between guard bytes that are checked.
+"""Calls of <mxattn/mxattn.h> with NumPy arrays. Every output lies between guard bytes that are checked.
 
 The library is $MXATTN_LIB, else build/libmxattn.so of this tree.
 """
@@ -9,29 +9,35 @@ import os
 from functools import cache
 from pathlib import Path
 
-import ml_dtypes
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-STATUSES = (
-    "OK ERR_ARG ERR_SHAPE ERR_FORMAT ERR_RULE ERR_LAYOUT ERR_ALIGN ERR_NONFINITE ERR_SCALE ERR_UNSUPPORTED "
-    "ERR_WORKSPACE ERR_MEMORY ERR_DEVICE"
-).split()
-FORMATS = dict(
-    zip("none f32 f16 bf16 mxfp8 mxfp8-e5m2 mxfp6 mxfp6-e2m3 mxfp4 mxint8 nvfp4 fp8 int8".split(), range(13))
+from mxa_header import (  # noqa: F401
+    AXES,
+    DEVICE_CPU,
+    DTYPES,
+    FOREIGN,
+    FORMATS,
+    LAYOUTS,
+    LEVELS,
+    OFFSET_AUTO,
+    POLICIES,
+    PV,
+    RULES,
+    SMOOTH,
+    STATUSES,
+    AttentionArgs,
+    FormatInfo,
+    ImplInfo,
+    Packed,
+    PackedSize,
+    Problem,
+    QuantOpts,
+    RecipeStruct,
+    Tensor,
+    TileRange,
 )
-RULES = {"default": 0, "floor": 1, "rceil": 2, "even": 3}
-LEVELS = {"default": 0, "none": 1, "tensor": 2, "head": 3, "token_block": 4, "token": 5}
-AXES = {"head": 0, "token": 1}
-POLICIES = {"propagate": 0, "error": 1, "sanitize": 2}
-LAYOUTS = {"row": 0, "tile_128x4": 1, "amd": 2}
-FOREIGN = {"ggml_mxfp4": 0, "ggml_nvfp4": 1, "gpt_oss": 2}
-SMOOTH = {None: 0, "prefix": 1, "full": 2, "given": 3}
-PV = {None: 0, "f16": 1, "bf16": 2}
-DTYPES = {np.dtype(np.float32): 0, np.dtype(np.float16): 1, np.dtype(ml_dtypes.bfloat16): 2}
-DEVICE_CPU = -1
-ALL = 2**63 - 1
-OFFSET_AUTO = -(2**63)
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 GUARD = 256  # bytes on each side of an output
 GUARD_BYTE = 0xA5
 
@@ -40,110 +46,6 @@ class MxaError(Exception):
     def __init__(self, status, text):
         super().__init__(f"{STATUSES[status]}: {text}")
         self.status, self.text = STATUSES[status], text
-
-
-class Tensor(C.Structure):
-    _fields_ = [("data", C.c_void_p), ("dtype", C.c_int), ("shape", C.c_int64 * 4), ("stride", C.c_int64 * 4)]
-
-
-class FormatInfo(C.Structure):
-    _fields_ = [
-        ("format", C.c_int),
-        ("name", C.c_char_p),
-        ("element_bits", C.c_int),
-        ("block", C.c_int),
-        ("scale", C.c_int),
-        ("quantized", C.c_bool),
-        ("largest", C.c_double),
-        ("default_rule", C.c_int),
-        ("default_level", C.c_int),
-    ]
-
-
-class QuantOpts(C.Structure):
-    _fields_ = [
-        ("size", C.c_size_t),
-        ("rule", C.c_int),
-        ("level", C.c_int),
-        ("axis", C.c_int),
-        ("nonfinite", C.c_int),
-        ("layout", C.c_int),
-        ("nvfp4", C.c_uint),
-        ("fill_tail", C.c_bool),
-        ("rotate", C.c_bool),
-        ("mean", C.c_void_p),
-        ("g", C.c_void_p),
-        ("threads", C.c_int),
-    ]
-
-
-class Packed(C.Structure):
-    _fields_ = [("codes", C.c_void_p), ("scales", C.c_void_p), ("g", C.c_void_p), ("nonfinite_tiles", C.c_void_p)]
-
-
-class PackedSize(C.Structure):
-    _fields_ = [
-        (name, C.c_int64)
-        for name in (
-            "matrices rows cols row_bytes scale_cols matrix_scale_bytes code_bytes scale_bytes g_count tile_count"
-        ).split()
-    ]
-
-
-class RecipeStruct(C.Structure):
-    _fields_ = [
-        ("size", C.c_size_t),
-        ("exact", C.c_bool),
-        ("low_q", C.c_int),
-        ("low_k", C.c_int),
-        ("high_q", C.c_int),
-        ("high_k", C.c_int),
-        ("diag_window", C.c_int64),
-        ("sink_window", C.c_int64),
-        ("rotate", C.c_bool),
-        ("smooth_k", C.c_int),
-        ("rule_q", C.c_int),
-        ("rule_k", C.c_int),
-        ("level_q", C.c_int),
-        ("level_k", C.c_int),
-        ("pv", C.c_int),
-        ("v", C.c_int),
-        ("rotate_v", C.c_bool),
-    ]
-
-
-class Problem(C.Structure):
-    _fields_ = [
-        ("size", C.c_size_t),
-        *((name, C.c_int64) for name in "batch heads heads_kv q_len kv_len head_dim head_dim_v".split()),
-        *((name, C.c_int) for name in "q_dtype k_dtype v_dtype out_dtype".split()),
-        ("softmax_scale", C.c_float),
-        ("softcap", C.c_float),
-        ("causal", C.c_bool),
-        *((name, C.c_int64) for name in "window_left window_right q_offset".split()),
-        ("cu_seqlens_q", C.c_void_p),
-        ("cu_seqlens_k", C.c_void_p),
-        ("device", C.c_int),
-        ("threads", C.c_int),
-    ]
-
-
-class AttentionArgs(C.Structure):
-    _fields_ = [
-        ("size", C.c_size_t),
-        *((name, C.POINTER(Tensor)) for name in "q k v out".split()),
-        *((name, C.c_void_p) for name in "lse sinks mean g_q g_k work".split()),
-        ("work_bytes", C.c_size_t),
-        ("stream", C.c_void_p),
-    ]
-
-
-class TileRange(C.Structure):
-    _fields_ = [("q_first", C.c_int64), ("q_count", C.c_int64), ("k_count", C.c_int64)]
-
-
-class ImplInfo(C.Structure):
-    _fields_ = [(name, C.c_char_p) for name in "op name format needs".split()] + [("available", C.c_bool)]
 
 
 @cache
@@ -164,7 +66,7 @@ def lib():
         "mxa_impl_at": C.c_bool,
         "mxa_cpu_features": C.c_char_p,
     }.items():
-        if hasattr(library, name): getattr(library, name).restype = result
+        getattr(library, name).restype = result
     return library
 
 
@@ -270,7 +172,9 @@ def quantize(x, fmt, **options):
 
 
 def quantize_pair(x, low, low_options, high, high_options):
-    copies = [PackedArrays(f, quant_opts(**o), x.shape) for f, o in ((low, low_options), (high, high_options))]
+    copies = [
+        PackedArrays(f, quant_opts(**o), x.shape) for f, o in ((low, low_options), (high, high_options))
+    ]
     bad = (C.c_int64 * 2)(-1, -1)
     args = [a for c in copies for a in (FORMATS[c.fmt], C.byref(c.opts), C.byref(c.struct))]
     check(lib().mxa_quantize_pair(C.byref(tensor(x)), *args, bad))
@@ -463,7 +367,9 @@ class Plan:
         return (guard.checked() if guard else out), lse.checked()
 
 
-def attention(q, k, v, recipe=None, *, out=None, out_dtype=None, sinks=None, mean=None, g_q=None, g_k=None, **options):
+def attention(
+    q, k, v, recipe=None, *, out=None, out_dtype=None, sinks=None, mean=None, g_q=None, g_k=None, **options
+):
     """One call. recipe: an oracle_attention.Recipe, a text or None; options as in make_problem."""
     dtypes = dict(zip(("q_dtype", "k_dtype", "v_dtype"), (DTYPES[a.dtype] for a in (q, k, v))))
     wanted = out.dtype if out is not None else np.dtype(out_dtype or np.float32)
@@ -479,9 +385,7 @@ def merge(parts, lses, sinks=None, dtype=np.float32):
     sinks = None if sinks is None else np.ascontiguousarray(sinks, np.float32)
     t = tensor(out.array)
     check(
-        lib().mxa_merge(
-            len(parts), tensors, lse_pointers, pointer(sinks), C.byref(t), pointer(out_lse.array)
-        )
+        lib().mxa_merge(len(parts), tensors, lse_pointers, pointer(sinks), C.byref(t), pointer(out_lse.array))
     )
     return out.checked(), out_lse.checked()
 

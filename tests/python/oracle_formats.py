@@ -345,12 +345,14 @@ def quantize(x, fmt, *, rule=None, level=None, axis="head", options=0, g=None):
             block_g = rows_g if axis == "head" else rows_g[..., ::16]
             codes, scales, bad = quantize_nvfp4(x, block_g, options)
         else:
-            codes, scales, bad = quantize_mx(fmt, rule or FORMATS[fmt].rule, x, None if level == "none" else rows_g)
+            codes, scales, bad = quantize_mx(
+                fmt, rule or FORMATS[fmt].rule, x, None if level == "none" else rows_g
+            )
     return Quantized(fmt, codes, scales, rows_g, bad, units)
 
 
 def dequantize(q, cols=None, with_g=True):
-    """float32 [..., rows, cols] of a Quantized, before any turning back. with_g False: element times scale."""
+    """float32 [..., rows, cols], before any turning back; with_g False: element times block scale."""
     fmt = FORMATS[q.fmt]
     element = decode(fmt.element, q.codes)
     g = q.g if with_g else np.ones_like(q.g)
@@ -369,62 +371,3 @@ def dequantize(q, cols=None, with_g=True):
             y = saturate(saturate(element.astype(np.float64) * scale) * wide_g)
             y = np.where(np.isinf(element) & ~np.isnan(scale), element, y)
     return y if cols is None else y[..., :cols]
-
-
-# ---------------------------------------------------------------- packing and layouts
-
-
-def pack_codes(bits, codes):
-    """[..., cols] one per byte to [..., row_bytes]."""
-    codes = np.asarray(codes, np.uint8)
-    if bits == 8:
-        return codes
-    stream = np.unpackbits(codes[..., None], axis=-1, bitorder="little")[..., :bits]
-    return np.packbits(from_blocks(stream), axis=-1, bitorder="little")
-
-
-def unpack_codes(bits, packed, cols):
-    if bits == 8:
-        return np.asarray(packed)[..., :cols]
-    stream = np.unpackbits(packed, axis=-1, bitorder="little")[..., : cols * bits]
-    codes = stream.reshape(packed.shape[:-1] + (cols, bits))
-    return np.packbits(codes, axis=-1, bitorder="little")[..., 0]
-
-
-def pad_matrix(scales, row_unit, col_unit):
-    rows, cols = scales.shape
-    return np.pad(scales, ((0, -rows % row_unit), (0, -cols % col_unit)))
-
-
-def layout_scales(scales, layout):
-    """The bytes of a [rows][cols] matrix of scales in a layout."""
-    if layout == "row":
-        return scales.reshape(-1)
-    if layout == "tile_128x4":
-        m = pad_matrix(scales, 128, 4)
-        m = m.reshape(m.shape[0] // 128, 4, 32, m.shape[1] // 4, 4)
-        return m.transpose(0, 3, 2, 1, 4).reshape(-1)
-    m = pad_matrix(scales, 256, 8)
-    m = m.reshape(m.shape[0] // 32, 2, 16, m.shape[1] // 8, 2, 4)
-    return m.transpose(0, 3, 5, 2, 4, 1).reshape(-1)
-
-
-def ggml_mxfp4(codes, scales):
-    """Rows of 17-byte blocks from codes [rows][cols] and scales [rows][cols / 32]."""
-    blocks = codes.reshape(codes.shape[0], -1, 32)
-    halves = blocks[..., :16] | blocks[..., 16:] << 4
-    return np.concatenate([scales[..., None], halves], axis=-1).reshape(-1)
-
-
-def ggml_nvfp4(codes, scales):
-    """Rows of 36-byte blocks of 64: four scales, then eight bytes for each 16 elements."""
-    blocks = codes.reshape(codes.shape[0], -1, 4, 16)
-    halves = (blocks[..., :8] | blocks[..., 8:] << 4).reshape(blocks.shape[:2] + (32,))
-    return np.concatenate([scales.reshape(blocks.shape[:3]), halves], axis=-1).reshape(-1)
-
-
-def vllm_page(k_codes, k_scales, v_codes, v_scales):
-    """One page from packed codes and scales [head][token][...]; V's scales have four tokens interleaved."""
-    heads, tokens, blocks = v_scales.shape
-    swizzled = v_scales.reshape(heads, tokens // 4, 4, blocks).swapaxes(2, 3)
-    return np.concatenate([part.reshape(-1) for part in (k_codes, k_scales, v_codes, swizzled)])

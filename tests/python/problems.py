@@ -10,6 +10,7 @@ import inputs
 import mxa
 import oracle_attention as oa
 import oracle_formats as of
+import oracle_map as om
 
 EVERY_FORMAT = list(of.FORMATS) + of.PLAIN_FORMATS
 LENGTHS = st.one_of(st.sampled_from([0, 1, 2, 127, 128, 129, 256, 257]), st.integers(0, 300))
@@ -22,8 +23,8 @@ class Case:
     q: np.ndarray
     k: np.ndarray
     v: np.ndarray
-    recipe: oa.Recipe = oa.RECIPES["exact"]
-    mask: oa.Mask = oa.Mask()
+    recipe: om.Recipe = om.RECIPES["exact"]
+    mask: om.Mask = om.Mask()
     out: str = "f32"
     options: dict = field(default_factory=dict)  # those of oracle_attention.attend
 
@@ -48,7 +49,9 @@ class Case:
         assert wrong is None, f"{wrong}\n{self}"
 
     def __repr__(self):
-        shapes = ", ".join(f"{n} {x.dtype} {x.shape} strides {x.strides}" for n, x in zip("qkv", (self.q, self.k, self.v)))
+        shapes = ", ".join(
+            f"{n} {x.dtype} {x.shape} strides {x.strides}" for n, x in zip("qkv", (self.q, self.k, self.v))
+        )
         return f"Case({shapes}, {self.recipe}, {self.mask}, out {self.out}, {self.options})"
 
     def _repr_pretty_(self, printer, cycle):
@@ -63,7 +66,7 @@ LEVELS = st.sampled_from([None, None, "tensor", "head", "token_block", "token"])
 def recipes(draw):
     """A named one, or any legal combination."""
     if draw(st.booleans()):
-        return draw(st.sampled_from(list(oa.RECIPES.values())))
+        return draw(st.sampled_from(list(om.RECIPES.values())))
     fmt = st.sampled_from(EVERY_FORMAT)
     high = draw(st.sampled_from([None, "quantized", "plain"]))
     pairs = {"low_q": draw(fmt), "low_k": draw(fmt)}
@@ -75,9 +78,15 @@ def recipes(draw):
         windows = {"diag": draw(st.integers(0, 300)), "sink": draw(st.sampled_from([0, 1, 128, 200]))}
         if high == "plain" and windows["sink"] >= 128:
             smooth = draw(st.sampled_from([None, "prefix", "full"]))
-    return oa.Recipe(
-        **pairs, **windows, smooth=smooth, rotate=draw(st.booleans()), pv=draw(st.sampled_from([None, "f16", "bf16"])),
-        level_q=draw(LEVELS), level_k=draw(LEVELS), rule_q=draw(st.sampled_from([None, "floor", "even"])),
+    return om.Recipe(
+        **pairs,
+        **windows,
+        smooth=smooth,
+        rotate=draw(st.booleans()),
+        pv=draw(st.sampled_from([None, "f16", "bf16"])),
+        level_q=draw(LEVELS),
+        level_k=draw(LEVELS),
+        rule_q=draw(st.sampled_from([None, "floor", "even"])),
         rule_k=draw(st.sampled_from([None, "rceil", "even"])),
     )
 
@@ -85,7 +94,7 @@ def recipes(draw):
 @st.composite
 def masks(draw):
     offset = draw(st.one_of(st.none(), st.none(), st.integers(-300, 600)))
-    return oa.Mask(draw(st.booleans()), draw(WINDOWS), draw(WINDOWS), offset)
+    return om.Mask(draw(st.booleans()), draw(WINDOWS), draw(WINDOWS), offset)
 
 
 @st.composite
@@ -95,7 +104,10 @@ def softmax_options(draw, heads):
         options["scale"] = draw(st.sampled_from([0.0, 1.0, -0.25, 0.03]))
     options["softcap"] = draw(st.sampled_from([0.0, 0.0, 0.5, 30.0]))
     if draw(st.booleans()):
-        options["sinks"] = np.array(draw(st.lists(st.sampled_from([-np.inf, -30.0, 0.0, 2.5, 40.0]), min_size=heads, max_size=heads)), np.float32)
+        options["sinks"] = np.array(
+            draw(st.lists(st.sampled_from([-np.inf, -30.0, 0.0, 2.5, 40.0]), min_size=heads, max_size=heads)),
+            np.float32,
+        )
     return options
 
 
@@ -106,7 +118,11 @@ def operands(draw, batch, heads, heads_kv, q_len, kv_len, bad):
     for n_heads, length, width in ((heads, q_len, dim), (heads_kv, kv_len, dim), (heads_kv, kv_len, dim_v)):
         kinds = st.sampled_from(inputs.TAME)
         x = inputs.make(
-            draw(inputs.seeds), (batch, n_heads, length, width), draw(kinds), draw(inputs.dtypes), draw(inputs.rates) if bad else 0
+            draw(inputs.seeds),
+            (batch, n_heads, length, width),
+            draw(kinds),
+            draw(inputs.dtypes),
+            draw(inputs.rates) if bad else 0,
         )
         arrays.append(inputs.strided(x, draw(st.sampled_from(inputs.STRIDES))))
     return arrays

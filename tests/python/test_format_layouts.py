@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import inputs
 import mxa
 import oracle_formats as of
+import oracle_layouts as ol
 import vectors
 
 SCALE_NONE, SCALE_E8M0, SCALE_UE4M3 = 0, 1, 2
@@ -65,7 +66,7 @@ def test_pack(fmt, rows, cols, seed):
     bits = element_of(fmt).bits
     codes = np.random.default_rng(seed).integers(0, 2**bits, (rows, cols)).astype(np.uint8)
     filled = np.pad(codes, ((0, 0), (0, -cols % (of.FORMATS[fmt].block or 1))))
-    want = of.pack_codes(bits, filled)
+    want = ol.pack_codes(bits, filled)
     np.testing.assert_array_equal(mxa.pack_codes(fmt, codes), want)
     np.testing.assert_array_equal(mxa.unpack_codes(fmt, want, cols), codes)
 
@@ -73,10 +74,16 @@ def test_pack(fmt, rows, cols, seed):
 LAYOUT_NAMES = st.sampled_from(list(mxa.LAYOUTS))
 
 
-@given(rows=st.integers(0, 600), cols=st.integers(0, 20), source=LAYOUT_NAMES, target=LAYOUT_NAMES, seed=inputs.seeds)
+@given(
+    rows=st.integers(0, 600),
+    cols=st.integers(0, 20),
+    source=LAYOUT_NAMES,
+    target=LAYOUT_NAMES,
+    seed=inputs.seeds,
+)
 def test_relayout(rows, cols, source, target, seed):
     scales = np.random.default_rng(seed).integers(1, 256, (rows, cols)).astype(np.uint8)
-    data, want = of.layout_scales(scales, source), of.layout_scales(scales, target)
+    data, want = ol.layout_scales(scales, source), ol.layout_scales(scales, target)
     assert mxa.scale_bytes(target, rows, cols) == want.size
     np.testing.assert_array_equal(mxa.relayout_scales(rows, cols, source, data, target), want)
 
@@ -90,10 +97,10 @@ def test_import_rows(rows, blocks, seed):
     rng = np.random.default_rng(seed)
     cols = 64 * blocks
     codes = random_codes(rng, rows, cols)
-    packed = of.pack_codes(4, codes)
+    packed = ol.pack_codes(4, codes)
     scales = rng.integers(0, 256, (rows, cols // 32)).astype(np.uint8)
     scales[0, 0] = 0xFF  # stays NaN
-    sources = {"ggml_mxfp4": of.ggml_mxfp4(codes, scales)}
+    sources = {"ggml_mxfp4": ol.ggml_mxfp4(codes, scales)}
     sources["gpt_oss"] = np.concatenate([packed.reshape(-1), scales.reshape(-1)])
     for kind, data in sources.items():
         got_codes, got_scales = mxa.import_rows(kind, data, rows, cols, 32)
@@ -101,7 +108,7 @@ def test_import_rows(rows, blocks, seed):
         np.testing.assert_array_equal(got_scales, scales)
     nv_scales = rng.integers(0, 128, (rows, cols // 16)).astype(np.uint8)
     nv_scales[0, 0] = 0x7F  # zero there
-    got_codes, got_scales = mxa.import_rows("ggml_nvfp4", of.ggml_nvfp4(codes, nv_scales), rows, cols, 16)
+    got_codes, got_scales = mxa.import_rows("ggml_nvfp4", ol.ggml_nvfp4(codes, nv_scales), rows, cols, 16)
     np.testing.assert_array_equal(got_codes, packed)
     np.testing.assert_array_equal(got_scales, np.where(nv_scales == 0x7F, 0, nv_scales))
 
@@ -111,7 +118,7 @@ def test_import_vllm_page(heads, tokens, dim, seed):
     rng = np.random.default_rng(seed)
     tokens, dim = 4 * tokens, 64 * dim
     parts = [rng.integers(0, 256, (heads, tokens, n)).astype(np.uint8) for n in (dim // 2, dim // 16) * 2]
-    for got, want in zip(mxa.import_vllm_page(of.vllm_page(*parts), heads, tokens, dim), parts):
+    for got, want in zip(mxa.import_vllm_page(ol.vllm_page(*parts), heads, tokens, dim), parts):
         np.testing.assert_array_equal(got, want)
 
 
@@ -147,16 +154,22 @@ def test_vllm_conditions():
     assert error.value.status == "ERR_SHAPE"
 
 
-@pytest.mark.parametrize("fmt", ["mxfp8", "mxfp8-e5m2", "mxfp6", "mxfp6-e2m3", "mxfp4", "fp8", "nvfp4", "mxint8"])
+@pytest.mark.parametrize(
+    "fmt", ["mxfp8", "mxfp8-e5m2", "mxfp6", "mxfp6-e2m3", "mxfp4", "fp8", "nvfp4", "mxint8"]
+)
 def test_all_scale_and_code_bytes_decode(fmt):
     """Every code with every scale byte, NaN ones included, through mxa_dequantize."""
     element = element_of(fmt)
     codes = np.tile(np.arange(2**element.bits, dtype=np.uint8), max(1, 32 // 2**element.bits))
     n_scales = 1 if fmt == "fp8" else 256
     shape = (1, 1, n_scales, len(codes))
-    packed = mxa.PackedArrays(fmt, mxa.quant_opts(level="tensor", g=[1.5]) if fmt in ("fp8", "nvfp4") else mxa.quant_opts(), shape)
+    packed = mxa.PackedArrays(
+        fmt, mxa.quant_opts(level="tensor", g=[1.5]) if fmt in ("fp8", "nvfp4") else mxa.quant_opts(), shape
+    )
     wide = np.broadcast_to(codes, (1, 1) + (n_scales, len(codes)))
-    packed.guards["codes"].array[...] = of.pack_codes(element.bits, wide).reshape(packed.size.matrices, n_scales, -1)
+    packed.guards["codes"].array[...] = ol.pack_codes(element.bits, wide).reshape(
+        packed.size.matrices, n_scales, -1
+    )
     scales = None
     if fmt != "fp8":
         scales = np.broadcast_to(np.arange(256, dtype=np.uint8)[:, None], (256, packed.size.scale_cols))

@@ -10,6 +10,7 @@ import inputs
 import mxa
 import oracle_attention as oa
 import oracle_formats as of
+import oracle_map as om
 from problems import Case
 
 LSES = st.sampled_from([-np.inf, -1000.0, -3.5, 0.0, 3.0, 80.0, 1000.0])
@@ -25,8 +26,13 @@ def check_merge(o, lse, want_o, want_lse, kind="f32", scale=0.0):
 
 
 @given(
-    seed=inputs.seeds, data=st.data(), n=st.integers(1, 8), kind=inputs.dtypes, part_kind=inputs.dtypes,
-    shape=st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(0, 5), st.integers(1, 70)), sink=st.booleans(),
+    seed=inputs.seeds,
+    data=st.data(),
+    n=st.integers(1, 8),
+    kind=inputs.dtypes,
+    part_kind=inputs.dtypes,
+    shape=st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(0, 5), st.integers(1, 70)),
+    sink=st.booleans(),
 )
 def test_drawn(seed, data, n, kind, part_kind, shape, sink):
     batch, heads, length, _ = shape
@@ -34,14 +40,16 @@ def test_drawn(seed, data, n, kind, part_kind, shape, sink):
     rng = np.random.default_rng(seed)
     lses = [rng.normal(data.draw(LSES), 1, (batch, heads, length)).astype(np.float32) for _ in range(n)]
     parts = [np.where(np.isneginf(s)[..., None], np.zeros_like(p), p) for p, s in zip(parts, lses)]
-    parts = [inputs.strided(p, data.draw(st.sampled_from(["contiguous", "bshd", "padded_rows"]))) for p in parts]
+    parts = [
+        inputs.strided(p, data.draw(st.sampled_from(["contiguous", "bshd", "padded_rows"]))) for p in parts
+    ]
     sinks = rng.normal(0, 5, heads).astype(np.float32) if sink else None
     want_o, want_lse = oa.merge(parts, lses, sinks)
     o, lse = mxa.merge(parts, lses, sinks, of.PLAIN_TYPES[kind])
     check_merge(o, lse, want_o, want_lse, kind, 4.0 * n)
 
 
-@pytest.mark.parametrize("name", list(oa.RECIPES))
+@pytest.mark.parametrize("name", list(om.RECIPES))
 @pytest.mark.parametrize("cuts", [(0, 300), (0, 128, 300), (0, 1, 17, 128, 256, 257, 300)])
 def test_split_keys(name, cuts):
     """Parts over disjoint keys, their positions moved by q_offset; each part within its own bound."""
@@ -49,8 +57,8 @@ def test_split_keys(name, cuts):
     sinks = np.array([1.0, -2.0, 0.0, 30.0], np.float32)
     parts, wants = [], []
     for a, b in zip(cuts, cuts[1:]):
-        mask = oa.Mask(causal=True, left=200, offset=300 - 129 - a)
-        part = Case(q, k[:, :, a:b], v[:, :, a:b], oa.RECIPES[name], mask)
+        mask = om.Mask(causal=True, left=200, offset=300 - 129 - a)
+        part = Case(q, k[:, :, a:b], v[:, :, a:b], om.RECIPES[name], mask)
         parts.append(part.run())
         wants.append(part.expected())
     o, lse = mxa.merge([p[0] for p in parts], [p[1] for p in parts], sinks)
@@ -60,7 +68,7 @@ def test_split_keys(name, cuts):
     assert np.abs(lse - want_lse).max() <= lse_tol + 2.0**-22 * np.abs(want_lse).max()
     assert np.abs(o - want_o).max() <= o_tol
     if name == "exact":
-        whole = Case(q, k, v, oa.RECIPES[name], oa.Mask(causal=True, left=200), "f32", {"sinks": sinks})
+        whole = Case(q, k, v, om.RECIPES[name], om.Mask(causal=True, left=200), "f32", {"sinks": sinks})
         wrong = oa.compare(*whole.run(), whole.expected())
         assert wrong is None
         np.testing.assert_allclose(o, whole.expected().o, rtol=0, atol=1e-6)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import oracle_formats as of
+import oracle_layouts as ol
 import vectors
 
 NVFP4_OPTIONS = {"default": 0, "scale_up": 1, "flush_tiny": 2, "four_over_six": 8}
@@ -43,7 +44,9 @@ def test_decode_tables():
 def test_scales():
     for case in vectors.load("scales.json"):
         if case["case"] == 17:
-            assert of.decode_e8m0(int(case["e8m0"], 16)) == vectors.fp32(case["fp32"])[0] or case["e8m0"] == "FF"
+            assert (
+                of.decode_e8m0(int(case["e8m0"], 16)) == vectors.fp32(case["fp32"])[0] or case["e8m0"] == "FF"
+            )
         elif case["case"] == "g":
             amax = vectors.fp32(case["amax"])
             assert of.second_level("nvfp4", amax) == vectors.fp32(case["g"]), case
@@ -72,7 +75,9 @@ def test_streams():
     amax = (np.arange(0x7F80, dtype=np.uint32) << 16).view(np.float32)
     for name, rules in stored["scales"].items():
         for rule, streams in rules.items():
-            bytes_ = np.where(amax == 0, 0, of.mx_scale(element_name(name), rule.lower(), amax)).astype(np.uint8)
+            bytes_ = np.where(amax == 0, 0, of.mx_scale(element_name(name), rule.lower(), amax)).astype(
+                np.uint8
+            )
             digest = hashlib.sha256(bytes_.tobytes()).hexdigest()
             assert digest == streams["bf16"]["sha256"], (name, rule)
 
@@ -103,7 +108,14 @@ def test_blocks():
             kwargs.update(options=sum(NVFP4_OPTIONS[name.lower()] for name in case["options"]))
         got = of.quantize(one_row(x), fmt, **kwargs)
         scale = int(case["scale"], 16) if "scale" in case else None
-        check_block(fmt, got, scale, vectors.codes("".join(case["codes"])), vectors.fp32("".join(case["out"])), str(case))
+        check_block(
+            fmt,
+            got,
+            scale,
+            vectors.codes("".join(case["codes"])),
+            vectors.fp32("".join(case["out"])),
+            str(case),
+        )
         if case.get("g_from_row"):
             assert of.quantize(one_row(x), fmt, level="token").units.item() == kwargs["g"][0], case
 
@@ -137,7 +149,9 @@ def test_scalar_files(fmt):
 def test_rotation():
     for dim, x, rotated in vectors.rows("rotation.txt"):
         x = vectors.fp32(x).reshape(-1, int(dim))
-        np.testing.assert_array_equal(vectors.bits(of.rotate(x)).reshape(-1), vectors.bits(vectors.fp32(rotated)))
+        np.testing.assert_array_equal(
+            vectors.bits(of.rotate(x)).reshape(-1), vectors.bits(vectors.fp32(rotated))
+        )
 
 
 def test_dual_rows():
@@ -158,15 +172,15 @@ def test_layouts():
     block = stored["block_B"]
     codes = vectors.codes(block["codes"])[None]
     scale = vectors.codes(block["scale"])[None]
-    assert of.pack_codes(4, codes).tobytes().hex().upper() == block["even_low"]
-    assert of.ggml_mxfp4(codes, scale).tobytes().hex().upper() == block["ggml_mxfp4"]
+    assert ol.pack_codes(4, codes).tobytes().hex().upper() == block["even_low"]
+    assert ol.ggml_mxfp4(codes, scale).tobytes().hex().upper() == block["ggml_mxfp4"]
     nvfp4 = np.tile(np.arange(16, dtype=np.uint8), 4)[None]
     scales = vectors.codes(stored["ggml_nvfp4"]["bytes"][:8])[None]
-    assert of.ggml_nvfp4(nvfp4, scales).tobytes().hex().upper() == stored["ggml_nvfp4"]["bytes"]
+    assert ol.ggml_nvfp4(nvfp4, scales).tobytes().hex().upper() == stored["ggml_nvfp4"]["bytes"]
     for case in stored["fp6"]:
         codes = vectors.codes(case["codes"])
-        assert of.pack_codes(6, codes).tobytes().hex().upper() == case["bytes"]
-        np.testing.assert_array_equal(of.unpack_codes(6, vectors.codes(case["bytes"]), len(codes)), codes)
+        assert ol.pack_codes(6, codes).tobytes().hex().upper() == case["bytes"]
+        np.testing.assert_array_equal(ol.unpack_codes(6, vectors.codes(case["bytes"]), len(codes)), codes)
 
 
 def test_scale_layouts():
@@ -176,8 +190,10 @@ def test_scale_layouts():
         case = stored[key]
         table = next(name for name in case if name.startswith("offsets_of_rows_"))
         row_names = [int(r) for r in table.removeprefix("offsets_of_rows_").split("_")]
-        number = np.arange(1, case["rows"] * case["cols"] + 1, dtype=np.int64).reshape(case["rows"], case["cols"])
-        placed = of.layout_scales(number, layout)
+        number = np.arange(1, case["rows"] * case["cols"] + 1, dtype=np.int64).reshape(
+            case["rows"], case["cols"]
+        )
+        placed = ol.layout_scales(number, layout)
         assert placed.size == case["bytes"]
         for row, offsets in zip(row_names, case[table]):
             np.testing.assert_array_equal(placed[offsets], number[row])
@@ -188,6 +204,6 @@ def test_vllm_layout():
     tokens, blocks = stored["page"], stored["per_head"]
     scales = np.arange(tokens * blocks, dtype=np.int64).reshape(1, tokens, blocks)
     empty = np.zeros((1, tokens, 0), np.int64)
-    page = of.vllm_page(empty, empty, empty, scales)
+    page = ol.vllm_page(empty, empty, empty, scales)
     for token, offsets in enumerate(stored["offsets"]):
         np.testing.assert_array_equal(page[offsets], scales[0, token])

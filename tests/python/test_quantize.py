@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Quantise and dequantise: the bytes of the oracle for every format, option, axis, policy, type and stride."""
+"""Quantise and dequantise: the oracle's bytes for every format, option, axis, policy, type and stride."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import inputs
 import mxa
 import oracle_formats as of
-import inputs
+import oracle_layouts as ol
 
 QUANTIZED = list(of.FORMATS)
 ALL_FORMATS = QUANTIZED + of.PLAIN_FORMATS
@@ -60,11 +61,13 @@ def oracle(x, fmt, options, mean=None, g=None):
 
 def check_packed(got, fmt, prepared, want, options, what=""):
     matrices = got.size.matrices
-    packed = of.pack_codes(of.ELEMENTS[of.FORMATS[fmt].element].bits, want.codes)
+    packed = ol.pack_codes(of.ELEMENTS[of.FORMATS[fmt].element].bits, want.codes)
     if want.scales is not None:
         rows, cols = want.scales.shape[-2:]
-        expected = [of.layout_scales(m, options["layout"]) for m in want.scales.reshape(matrices, rows, cols)]
-        np.testing.assert_array_equal(got.scales, np.array(expected, np.uint8).reshape(got.scales.shape), what + "scales")
+        expected = [ol.layout_scales(m, options["layout"]) for m in want.scales.reshape(matrices, rows, cols)]
+        np.testing.assert_array_equal(
+            got.scales, np.array(expected, np.uint8).reshape(got.scales.shape), what + "scales"
+        )
     if want.units is not None:
         np.testing.assert_array_equal(got.g, want.units.reshape(-1), what + "g")
     np.testing.assert_array_equal(got.codes, packed.reshape(got.codes.shape), what + "codes")
@@ -89,7 +92,7 @@ def test_bytes(fmt, data):
 @pytest.mark.parametrize("fmt", QUANTIZED)
 @given(data=st.data())
 def test_mean_and_given_g(fmt, data):
-    """smooth-K with the caller's mean, and the caller's factors at the ends of the legal range and between."""
+    """smooth-K with the caller's mean, and the caller's factors, also at the ends of the legal range."""
     x, options = data.draw(tensors()), data.draw(option_sets(fmt))
     rng = np.random.default_rng(data.draw(inputs.seeds))
     mean = rng.standard_normal((x.shape[0], x.shape[1], x.shape[3])).astype(np.float32) * 100
@@ -202,7 +205,11 @@ def test_policy_error(fmt):
     for x, rotate in ((inputs.make(1, (1, 2, 40, 64), "normal", bad=1), False), (overflowing, True)):
         packed = mxa.PackedArrays(fmt, mxa.quant_opts(policy="error", rotate=rotate), x.shape)
         status = mxa.lib().mxa_quantize(
-            mxa.C.byref(mxa.tensor(x)), mxa.FORMATS[fmt], mxa.C.byref(packed.opts), mxa.C.byref(packed.struct), None
+            mxa.C.byref(mxa.tensor(x)),
+            mxa.FORMATS[fmt],
+            mxa.C.byref(packed.opts),
+            mxa.C.byref(packed.struct),
+            None,
         )
         assert mxa.STATUSES[status] == "ERR_NONFINITE"
         packed.done(0)
@@ -236,3 +243,20 @@ def test_unfused_chain_is_the_fused_quantiser():
     fused = mxa.quantize(x, "mxfp4", mean=mean, rotate=True)
     np.testing.assert_array_equal(apart.codes, fused.codes)
     np.testing.assert_array_equal(apart.scales, fused.scales)
+
+
+@pytest.mark.parametrize("fmt", QUANTIZED)
+def test_contradicting_levels(fmt):
+    """TOKEN has no meaning along tokens; FP8 and INT8 need a factor; a factor has a legal range."""
+    x = inputs.make(1, (1, 1, 64, 64))
+    wrong = [({"axis": "token", "level": "token"}, "ERR_ARG")]
+    if fmt in ("fp8", "int8"):
+        wrong += [({"level": "none"}, "ERR_ARG"), ({"layout": "amd"}, "ERR_LAYOUT")]
+    for g in (0.0, -1.0, np.nan, np.inf, 2.0**118, 2.0**-118):
+        wrong.append(({"level": "tensor", "g": [g]}, "ERR_SCALE"))
+    for options, status in wrong:
+        with pytest.raises(mxa.MxaError) as error:
+            mxa.quantize(x, fmt, **options)
+        assert error.value.status == status, (options, error.value)
+    for g in (2.0**117, 2.0**-117):
+        mxa.quantize(x, fmt, level="tensor", g=[g])

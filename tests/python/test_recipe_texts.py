@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import mxa
-import oracle_attention as oa
 import oracle_formats as of
+import oracle_map as om
 
 FORMAT_NAMES = list(mxa.FORMATS)[1:]
 LEVEL_DEFAULTS = ("nvfp4", "fp8", "int8")
@@ -33,13 +33,13 @@ def resolved(struct):
     return fields
 
 
-@pytest.mark.parametrize("name", list(oa.RECIPES))
+@pytest.mark.parametrize("name", list(om.RECIPES))
 def test_named_recipes(name):
-    assert resolved(mxa.parse_recipe(name)) == resolved(mxa.recipe_struct(oa.RECIPES[name]))
+    assert resolved(mxa.parse_recipe(name)) == resolved(mxa.recipe_struct(om.RECIPES[name]))
 
 
 def test_names_are_listed():
-    assert set(oa.RECIPES) <= set(mxa.recipe_names())
+    assert set(om.RECIPES) <= set(mxa.recipe_names())
     for name in mxa.recipe_names():
         mxa.parse_recipe(name)
 
@@ -78,13 +78,21 @@ def texts(draw):
     parts = [f"low={draw(st.sampled_from(FORMAT_NAMES))}"]
     high = draw(st.sampled_from([None] + FORMAT_NAMES))
     if high:
-        parts += [f"high={high}", f"diag={draw(st.integers(0, 2**40))}", f"sink={draw(st.integers(128, 2**40))}"]
+        parts += [
+            f"high={high}",
+            f"diag={draw(st.integers(0, 2**40))}",
+            f"sink={draw(st.integers(128, 2**40))}",
+        ]
     parts += draw(st.lists(st.sampled_from(["rotate", "pv=bf16", "pv=f16"]), max_size=1))
     if high in ("bf16", "f16", "f32") and draw(st.booleans()):
         parts.append("smooth-k=" + draw(st.sampled_from(["prefix", "full"])))
     for side in "qk":
-        parts += draw(st.sampled_from([[], [f"rule_{side}={draw(st.sampled_from(['floor', 'rceil', 'even']))}"]]))
-        parts += draw(st.sampled_from([[], [f"level_{side}={draw(st.sampled_from(['tensor', 'head', 'token']))}"]]))
+        parts += draw(
+            st.sampled_from([[], [f"rule_{side}={draw(st.sampled_from(['floor', 'rceil', 'even']))}"]])
+        )
+        parts += draw(
+            st.sampled_from([[], [f"level_{side}={draw(st.sampled_from(['tensor', 'head', 'token']))}"]])
+        )
     return ",".join([parts[0]] + draw(st.permutations(parts[1:])))
 
 
@@ -97,7 +105,7 @@ def test_round_trip(text):
     assert mxa.recipe_text(again) == written
 
 
-@pytest.mark.parametrize("name", list(oa.RECIPES))
+@pytest.mark.parametrize("name", list(om.RECIPES))
 def test_names_round_trip(name):
     struct = mxa.parse_recipe(name)
     assert resolved(mxa.parse_recipe(mxa.recipe_text(struct))) == resolved(struct)
