@@ -6,8 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import inputs
 import oracle_attention as oa
 import oracle_map as om
+import oracle_operands
 import vectors
 from golden import attention_cases, golden_mask, golden_recipes
 
@@ -41,16 +43,31 @@ def test_golden(case):
             np.testing.assert_allclose(want.lse[0, h], lse, rtol=1e-12, atol=1e-12, err_msg=name)
 
 
-def test_low_and_high_matter():
-    """The tolerance is far below the difference that a wrong tile choice makes."""
-    rng = np.random.default_rng(1)
-    q, k, v = (rng.standard_normal((1, 1, 512, 64)).astype(np.float32) for _ in range(3))
-    mask = om.Mask(causal=True)
-    mixed = oa.attend(q, k, v, om.RECIPES["paper-mxfp4"], mask)
-    other = oa.attend(q, k, v, replace(om.RECIPES["paper-mxfp4"], diag=130), mask)
-    rows = slice(384, 512)  # query tile 3: the longer window makes key tile 1 high, too
-    difference = np.abs(mixed.lse - other.lse)[0, 0, rows]
-    assert np.median(difference / mixed.lse_tol[0, 0, rows]) > 20
+def expected(recipe="dma4", mask=om.Mask(causal=True)):  # noqa: B008
+    q = inputs.make(1, (1, 1, 200, 64))
+    k, v = (inputs.make(i, (1, 1, 600, 64)) + np.float32(i) for i in (2, 3))
+    return oa.attend(q, k, v, om.RECIPES[recipe] if isinstance(recipe, str) else recipe, mask)
+
+
+MISTAKES = {
+    "a longer diagonal window": lambda m: expected(replace(om.RECIPES["dma4"], diag=130)),
+    "a longer sink": lambda m: expected(replace(om.RECIPES["dma4"], sink=129)),
+    "another scale rule": lambda m: expected(replace(om.RECIPES["dma4"], rule_k="rceil")),
+    "another level": lambda m: expected(replace(om.RECIPES["dma4"], level_q="tensor")),
+    "no rotation": lambda m: expected(replace(om.RECIPES["dma4"], rotate=False)),
+    "high copies in fp16": lambda m: expected(replace(om.RECIPES["dma4"], high_q="f16", high_k="f16")),
+    "top-left alignment": lambda m: expected(mask=om.Mask(causal=True, offset=0)),
+    "one key more": lambda m: expected(mask=om.Mask(right=1)),
+    "mean over 127 keys": lambda m: m.setattr(oracle_operands, "PREFIX_KEYS", 127) or expected(),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_exceed_the_bound(mistake, monkeypatch):
+    """The bound is tight enough to show each of these."""
+    want, wrong = expected(), MISTAKES[mistake](monkeypatch)
+    assert oa.compare(want.o, want.lse, want) is None
+    assert oa.compare(wrong.o, wrong.lse, want) is not None
 
 
 def test_torch_float64():
