@@ -85,7 +85,7 @@ mxa_status mxa_pack_codes(mxa_format format, const uint8_t *codes, int64_t rows,
 {
     const mxa_format_info *info;
     const mxa_status status = check_codes(format, codes, packed, rows, cols, &info);
-    if (status != MXA_OK)
+    if (status != MXA_OK || rows == 0 || cols == 0)
         return status;
     const int largest = (1 << info->element_bits) - 1;
     for (int64_t i = 0; i < rows * cols; i++)
@@ -106,7 +106,7 @@ mxa_status mxa_unpack_codes(mxa_format format, const uint8_t *packed, int64_t ro
 {
     const mxa_format_info *info;
     const mxa_status status = check_codes(format, packed, codes, rows, cols, &info);
-    if (status != MXA_OK)
+    if (status != MXA_OK || rows == 0 || cols == 0)
         return status;
     const int64_t row_bytes = mxa_row_bytes(info, cols);
     for (int64_t r = 0; r < rows; r++, codes += cols, packed += row_bytes)
@@ -142,8 +142,9 @@ mxa_status mxa_relayout_scales(int64_t rows, int64_t cols, mxa_layout from, cons
                         (long long)cols);
     if ((!src && from_bytes > 0) || (!dst && to_bytes > 0))
         return mxa_fail(MXA_ERR_ARG, "%s: is NULL", src ? "dst" : "src");
-    if (to_bytes > 0)
-        memset(dst, 0, (size_t)to_bytes);
+    if (to_bytes == 0)
+        return MXA_OK;
+    memset(dst, 0, (size_t)to_bytes);
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < cols; c++)
             dst[mxa_scale_offset(to, cols, r, c)] = src[mxa_scale_offset(from, cols, r, c)];

@@ -16,7 +16,8 @@ static void mean_channels(const mxa_tensor *x, int64_t b, int64_t h, int64_t fir
     int64_t count[MEAN_CHANNELS] = { 0 };
     float row[MEAN_CHANNELS];
     mxa_tensor part = *x;
-    part.data = (char *)x->data + first * mxa_dtype_bytes(x->dtype);
+    if (n_tokens > 0) /* an empty tensor may have no data */
+        part.data = (char *)x->data + first * mxa_dtype_bytes(x->dtype);
     part.shape[3] = n;
     for (int64_t i = 0; i < n_tokens; i++) {
         mxa_row_load(&part, b, h, i, row);

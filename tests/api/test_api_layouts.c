@@ -82,6 +82,17 @@ static void test_pack_errors(void **state)
     api_untouched(to);
 }
 
+/* Rows without elements take no time, however many there are. */
+static void test_empty_rows(void **state)
+{
+    (void)state;
+    const int64_t rows = INT64_C(1) << 50;
+    api_ok(mxa_pack_codes(MXA_FORMAT_MXFP4, NULL, rows, 0, NULL));
+    api_ok(mxa_unpack_codes(MXA_FORMAT_MXFP6_E3M2, NULL, rows, 0, NULL));
+    api_ok(mxa_relayout_scales(rows, 0, MXA_LAYOUT_ROW, NULL, MXA_LAYOUT_TILE_128X4, NULL));
+    api_ok(mxa_relayout_scales(0, rows, MXA_LAYOUT_AMD, NULL, MXA_LAYOUT_ROW, NULL));
+}
+
 /* ------------------------------------------------------------------ scales */
 
 /* docs/formats.md, "Scale layouts" */
@@ -176,8 +187,9 @@ static void test_quantised_layouts(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_pack_examples), API_TEST(test_pack_and_back),   API_TEST(test_pack_errors),
-        API_TEST(test_relayout),      API_TEST(test_relayout_errors), API_TEST(test_quantised_layouts),
+        API_TEST(test_pack_examples),     API_TEST(test_pack_and_back), API_TEST(test_pack_errors),
+        API_TEST(test_empty_rows),        API_TEST(test_relayout),      API_TEST(test_relayout_errors),
+        API_TEST(test_quantised_layouts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,6 +40,16 @@ static void test_mean(void **state)
         }
 }
 
+static void test_mean_without_data(void **state)
+{
+    (void)state;
+    const mxa_tensor x = mxa_tensor_contiguous(NULL, MXA_DTYPE_F32, 1, 2, 0, 128);
+    float *const mean = api_floats(2 * 128);
+    api_ok(mxa_channel_mean(&x, -1, mean));
+    for (int c = 0; c < 2 * 128; c++)
+        assert_true(mean[c] == 0);
+}
+
 static void test_mean_errors(void **state)
 {
     (void)state;
@@ -161,8 +171,9 @@ static void test_output_errors(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_mean),   API_TEST(test_mean_errors),   API_TEST(test_subtract),
-        API_TEST(test_rotate), API_TEST(test_output_errors),
+        API_TEST(test_mean),        API_TEST(test_mean_without_data),
+        API_TEST(test_mean_errors), API_TEST(test_subtract),
+        API_TEST(test_rotate),      API_TEST(test_output_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
