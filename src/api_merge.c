@@ -85,7 +85,7 @@ static void store_element(const mxa_tensor *x, void *row, int64_t d, float value
     switch (x->dtype) {
     case MXA_DTYPE_F16: ((uint16_t *)row)[d] = mxa_f16_from_f32(value); break;
     case MXA_DTYPE_BF16: ((uint16_t *)row)[d] = mxa_bf16_from_f32(value); break;
-    default: ((float *)row)[d] = value; break;
+    default: ((float *)row)[d] = mxa_f32_from_bits(mxa_f32_canonical(value)); break; /* one NaN */
     }
 }
 

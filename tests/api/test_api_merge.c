@@ -90,6 +90,11 @@ static void test_nan(void **state)
     s = states_of(2, (float[]){ 1, NAN }, (float[]){ 0, -5 });
     api_ok(mxa_merge(s.n, s.o, (const float *const *)s.lse, NULL, &s.out, s.out_lse));
     assert_true(isnan(api_get(&s.out, 0, 0, 0, 0)) && isfinite(*s.out_lse));
+    s = states_of(2, (float[]){ INFINITY, -INFINITY }, (float[]){ 0, 0 });
+    api_ok(mxa_merge(s.n, s.o, (const float *const *)s.lse, NULL, &s.out, s.out_lse));
+    uint32_t bits; /* that of every machine, not what its subtraction makes */
+    memcpy(&bits, s.out.data, sizeof bits);
+    assert_int_equal(bits, 0x7FC00000);
 }
 
 /* Keys [first, first + count) of a call, at their positions. */
