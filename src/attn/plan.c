@@ -237,8 +237,8 @@ static void plan_tiles(mxa_plan *plan)
             const mxa_span rows = mxa_tile_rows(s, t);
             const mxa_span keys =
                 mxa_visible_keys(&s->map, rows.first + s->map.q_offset, rows.end - 1 + s->map.q_offset);
-            const double pairs = (double)(rows.end - rows.first) * (double)mxa_max(keys.end - keys.first, 0);
-            *out = (mxa_query_tile){ b, t, (int64_t)pairs };
+            const int64_t n_keys = mxa_min(mxa_max(keys.end - keys.first, 0), INT64_MAX / MXA_TILE);
+            *out = (mxa_query_tile){ b, t, (rows.end - rows.first) * n_keys };
         }
     }
     qsort(plan->tiles, (size_t)plan->n_tiles, sizeof *plan->tiles, by_cost);

@@ -44,7 +44,7 @@ typedef struct mxa_query_tile {
 struct mxa_attention_impl;
 
 struct mxa_plan {
-    mxa_problem problem; /* windows resolved to 0..MXA_FAR; no cu_seqlens */
+    mxa_problem problem; /* as given, without cu_seqlens */
     mxa_recipe recipe;
     mxa_pv pv; /* F16 or BF16 */
     bool packed;

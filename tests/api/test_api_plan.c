@@ -125,6 +125,19 @@ static void test_overflow(void **state)
     refuse_plan(&p, NULL, MXA_ERR_SHAPE, "v", NULL);
 }
 
+/* A tile's query-key pairs are counted, and are more than 63 bits here. */
+static void test_longest_keys(void **state)
+{
+    (void)state;
+    mxa_problem p;
+    mxa_problem_default(&p, 1, 1, 1, MXA_TILE, INT64_C(1) << 57, 1);
+    mxa_recipe recipe;
+    mxa_plan *plan = NULL;
+    api_ok(mxa_recipe_parse("low=f32", &recipe));
+    api_ok(mxa_plan_create(&p, &recipe, &plan));
+    mxa_plan_free(plan);
+}
+
 static void test_problem_numbers(void **state)
 {
     (void)state;
@@ -311,19 +324,13 @@ static void test_describe(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_problem_default),
-        API_TEST(test_null),
-        API_TEST(test_problem_sizes),
-        API_TEST(test_heads_that_do_not_divide),
-        API_TEST(test_overflow),
-        API_TEST(test_problem_numbers),
-        API_TEST(test_problem_enums_and_size),
-        API_TEST(test_cu_seqlens),
-        API_TEST(test_recipe_formats),
-        API_TEST(test_recipe_numbers),
-        API_TEST(test_recipe_prefix),
-        API_TEST(test_recipe_of_caches),
-        API_TEST(test_describe),
+        API_TEST(test_problem_default),  API_TEST(test_null),
+        API_TEST(test_problem_sizes),    API_TEST(test_heads_that_do_not_divide),
+        API_TEST(test_overflow),         API_TEST(test_longest_keys),
+        API_TEST(test_problem_numbers),  API_TEST(test_problem_enums_and_size),
+        API_TEST(test_cu_seqlens),       API_TEST(test_recipe_formats),
+        API_TEST(test_recipe_numbers),   API_TEST(test_recipe_prefix),
+        API_TEST(test_recipe_of_caches), API_TEST(test_describe),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
