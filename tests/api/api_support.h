@@ -136,7 +136,8 @@ api_expected api_oracle(const api_call *call);
 typedef struct api_tolerance {
     double dot;   /* of a dot product, relative to sum |q k| */
     double logit; /* of a logit, relative to the largest */
-    double p;     /* of a probability */
+    double exp2;  /* of a power of two */
+    double p;     /* of a probability that is rounded to 16 bits */
     double p_abs; /* of a probability, absolute */
     double sum;   /* of the sums over keys, for each key */
 } api_tolerance;
