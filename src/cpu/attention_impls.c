@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fastest first. A plan takes the first entry that runs it; mxa_check runs and times every one. */
 #include "cpu/attention_cpu.h"
+#include "cpu/avx2/attention_avx2.h"
 #include "cpu/features.h"
 #include "cpu/portable/attention_portable.h"
 #include "cpu/ref/attention_ref.h"
@@ -12,7 +13,14 @@
 #define F32_EPS  0x1p-24
 #define EXP2_EPS 0x1p-22
 
+/* The bound of mxa_avx2_exp2 in cpu/avx2/vector_avx2.h. */
+#define EXP2_AVX2_EPS 0x1p-18
+
 const mxa_attention_impl mxa_attention_impls[] = {
+#if defined(__x86_64__)
+    { "avx2", MXA_CPU_AVX2, mxa_attention_avx2_refuses, mxa_attention_avx2_scratch, mxa_attention_avx2,
+      F32_EPS, EXP2_AVX2_EPS, true },
+#endif
     { "portable", MXA_CPU_PORTABLE, mxa_attention_portable_refuses, mxa_attention_portable_scratch,
       mxa_attention_portable, F32_EPS, EXP2_EPS, true },
     { "ref", 0, NULL, mxa_attention_ref_scratch, mxa_attention_ref, REF_EPS, REF_EPS, false },
