@@ -5,7 +5,8 @@
  * Every call that can fail returns a status, and mxa_error_text() then holds a sentence that names the
  * argument, the value and the rule. A call that fails has written nothing. The library never prints, exits or
  * changes precision by itself. Memory is the caller's unless a comment says otherwise; sizes are in elements
- * unless the name says bytes. Results are the same bytes for the same plan and machine.
+ * unless the name says bytes. Results are the same bytes for the same plan and machine, in the default
+ * floating-point environment: round to nearest, subnormal numbers not flushed to zero.
  */
 #ifndef MXATTN_H
 #define MXATTN_H
@@ -421,7 +422,8 @@ typedef struct mxa_attention_args {
 
 /*
  * out = softmax(mask(softcap(softmax_scale * q k^T))) v, by the plan's recipe. A query that sees no key gives
- * 0 and LSE -inf. Memory of masked keys never reaches a result. No allocation.
+ * 0 and LSE -inf. Memory of masked keys never reaches a result, but for the mean of smooth-K and factors that
+ * rows share, which take in every finite key of their region. No allocation.
  * MXA_ERR_ARG, MXA_ERR_SHAPE a tensor that differs from the plan's problem; MXA_ERR_ALIGN; MXA_ERR_WORKSPACE;
  * MXA_ERR_SCALE.
  */

@@ -10,7 +10,7 @@ static inline int64_t mxa_dtype_bytes(mxa_dtype dtype)
     return dtype == MXA_DTYPE_F32 ? 4 : 2;
 }
 
-/* False if the product or sum of non-negative a and b does not fit; *out is then undefined. */
+/* False if the product or sum does not fit; *out is then undefined. */
 static inline bool mxa_mul(int64_t a, int64_t b, int64_t *out)
 {
     return !__builtin_mul_overflow(a, b, out);
@@ -26,7 +26,7 @@ static inline bool mxa_add(int64_t a, int64_t b, int64_t *out)
  */
 mxa_status mxa_check_shape(const char *name, const int64_t shape[4]);
 
-/* All that the comment of mxa_tensor promises, but overlaps; an output must not have stride 0 or less. */
+/* All that the comment of mxa_tensor promises; that it does not overlap itself, of an output only. */
 mxa_status mxa_check_tensor(const char *name, const mxa_tensor *x);
 mxa_status mxa_check_output(const char *name, const mxa_tensor *x);
 
