@@ -55,9 +55,9 @@ int64_t check_pick(int64_t low, int64_t high);
 float check_normal(void);
 
 /*
- * n floats whose blocks of 16 are of random kinds: normal, ties between codes, maxima at the edge of
- * saturation, one outlier, zeros of both signs, subnormals, huge, any bit pattern. Inf and NaN only if asked
- * for.
+ * n floats, all of one random kind or each block of 16 of its own: normal, ties between codes, maxima at the
+ * edge of saturation, one outlier, zeros of both signs, subnormals, huge, any bit pattern. Inf and NaN only
+ * if asked for.
  */
 float *check_floats(int64_t n, bool nonfinite);
 

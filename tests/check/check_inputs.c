@@ -11,6 +11,7 @@ enum { BLOCK = 16 };
 typedef enum value_kind {
     KIND_NORMAL,
     KIND_TIES,      /* small multiples of 1/64: codes and the points halfway between codes */
+    KIND_FP4_TIES,  /* multiples of 1/4 to 6: the same of E2M1, often under a maximum with a scale of 2^k */
     KIND_EDGE,      /* normal values under a maximum at an edge of the scale rules */
     KIND_OUTLIER,   /* one element 2^10 times the others */
     KIND_ZEROS,     /* mostly zeros of both signs */
@@ -49,6 +50,7 @@ static float draw(value_kind kind)
 {
     switch (kind) {
     case KIND_TIES: return signed_by_chance((float)check_pick(0, 512) / 64);
+    case KIND_FP4_TIES: return signed_by_chance((float)check_pick(0, 24) / 4);
     case KIND_ZEROS: return signed_by_chance(check_pick(0, 3) ? 0.0f : fabsf(check_normal()));
     case KIND_SUBNORMAL: return signed_by_chance(mxa_f32_from_bits((uint32_t)check_pick(0, 0x7FFFFF)));
     case KIND_HUGE: return signed_by_chance(ldexpf((float)uniform(), 127));
@@ -82,7 +84,9 @@ static void fill_block(float *x, int64_t n, bool nonfinite)
 float *check_floats(int64_t n, bool nonfinite)
 {
     float *x = (float *)(void *)check_bytes((size_t)n * sizeof(float)).data;
-    for (int64_t i = 0; i < n; i += BLOCK)
-        fill_block(x + i, n - i < BLOCK ? n - i : BLOCK, nonfinite);
+    /* One kind throughout, so that a factor of the whole row suits all of it; else one for each block. */
+    const int64_t block = check_pick(0, 2) ? BLOCK : n;
+    for (int64_t i = 0; i < n; i += block)
+        fill_block(x + i, n - i < block ? n - i : block, nonfinite);
     return x;
 }

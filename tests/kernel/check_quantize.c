@@ -30,24 +30,28 @@ static mxa_code_spec pick_spec(const mxa_format_info *info)
     return spec;
 }
 
-/* 1, the factor that the row's maximum suggests, or any legal one. */
+/*
+ * 1, any legal one, the factor that the row's maximum suggests, or a power of two near it (which leaves
+ * ties).
+ */
 static float pick_factor(const mxa_format_info *info, const float *x, int64_t cols)
 {
     const double legal = 0x1p117, largest = info->largest * (info->scale == MXA_SCALE_UE4M3 ? 448 : 1);
-    if (!info->quantized)
+    const int64_t choice = info->quantized ? check_pick(0, 7) : 0;
+    if (choice == 0)
         return 1;
-    switch (check_pick(0, 5)) {
-    case 0: return 1;
-    case 1: return ldexpf(1 + (float)check_pick(0, 1023) / 1024, (int)check_pick(-117, 116));
-    default: break;
-    }
+    if (choice == 1)
+        return ldexpf(1 + (float)check_pick(0, 1023) / 1024, (int)check_pick(-117, 116));
     if (info->scale == MXA_SCALE_E8M0)
         return 1;
     double amax = 0;
     for (int64_t d = 0; d < cols; d++)
         if (mxa_f32_is_finite(x[d]))
             amax = fmax(amax, fabs((double)x[d]));
-    return amax == 0 ? 1 : (float)fmin(fmax(amax / largest, 1 / legal), legal);
+    if (amax == 0)
+        return 1;
+    const double g = choice < 5 ? amax / largest : ldexp(1, ilogb(amax / largest) + (int)check_pick(0, 2));
+    return (float)fmin(fmax(g, 1 / legal), legal);
 }
 
 static void compare_with_exact(const mxa_code_spec *spec, const float *x, int64_t cols, float g,
