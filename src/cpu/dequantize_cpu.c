@@ -18,7 +18,7 @@ typedef struct work {
 /* Rows of fp32, for AXIS_TOKEN the columns that they come from, and one row's scale bytes. */
 static int64_t thread_bytes(const int64_t shape[4], mxa_axis axis)
 {
-    const int64_t longest = shape[3] > MXA_ITEM_ROWS ? shape[3] : MXA_ITEM_ROWS;
+    const int64_t longest = shape[3] > MXA_ITEM_TOKENS ? shape[3] : MXA_ITEM_TOKENS;
     return mxa_item_bytes(shape) * (1 + (axis == MXA_AXIS_TOKEN)) + mxa_round_up(longest, MXA_SCRATCH_UNIT);
 }
 
@@ -26,7 +26,7 @@ size_t mxa_dequantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int t
 {
     if (mxa_quantize_scratch_bytes(shape, axis, threads) == SIZE_MAX)
         return SIZE_MAX;
-    return (size_t)(thread_bytes(shape, axis) * mxa_item_threads(threads, mxa_item_count(shape)));
+    return (size_t)(thread_bytes(shape, axis) * mxa_token_threads(threads, mxa_item_count(shape)));
 }
 
 /* NVFP4 multiplies scale and g first (docs/numerics.md, section 5): 16 values for each block. */
@@ -123,13 +123,13 @@ void mxa_dequantize_copy(const mxa_copy *copy, const mxa_tensor *out, int thread
                      shape[by_token ? 2 : 3],
                      mxa_item_bytes(shape) };
     const int64_t bytes = thread_bytes(shape, copy->axis);
-#pragma omp parallel for schedule(static) num_threads(mxa_item_threads(threads, items))
+#pragma omp parallel for schedule(static) num_threads(mxa_token_threads(threads, items))
     for (int64_t item = 0; item < items; item++) {
         char *own = (char *)scratch + omp_get_thread_num() * bytes;
         float *x = (float *)(void *)own;
         mxa_row_span rest = mxa_item_span(shape, item), chunk;
         while (rest.rows > 0) {
-            rest = mxa_span_split(rest, by_token ? MXA_ITEM_ROWS : MXA_CHUNK_ROWS, &chunk);
+            rest = mxa_span_split(rest, by_token ? MXA_ITEM_TOKENS : MXA_CHUNK_ROWS, &chunk);
             if (by_token)
                 decode_columns(&w, chunk, own, x);
             else

@@ -33,7 +33,7 @@ typedef struct work {
 /* Prepared rows of each copy, for AXIS_TOKEN their transpose, and one row's or column's scale bytes. */
 static int64_t thread_bytes(const int64_t shape[4], mxa_axis axis)
 {
-    const int64_t longest = shape[3] > MXA_ITEM_ROWS ? shape[3] : MXA_ITEM_ROWS;
+    const int64_t longest = shape[3] > MXA_ITEM_TOKENS ? shape[3] : MXA_ITEM_TOKENS;
     return mxa_item_bytes(shape) * (MAX_COPIES + (axis == MXA_AXIS_TOKEN)) +
            mxa_round_up(longest, MXA_SCRATCH_UNIT);
 }
@@ -41,10 +41,10 @@ static int64_t thread_bytes(const int64_t shape[4], mxa_axis axis)
 size_t mxa_quantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int threads)
 {
     const int64_t most = INT64_MAX / MXA_MAX_THREADS; /* more than any machine has */
-    const int64_t rows_bound = (MAX_COPIES + 2) * MXA_ITEM_ROWS * (int64_t)sizeof(float);
-    if (shape[3] > most / rows_bound - MXA_ITEM_ROWS)
+    const int64_t rows_bound = (MAX_COPIES + 2) * MXA_ITEM_TOKENS * (int64_t)sizeof(float);
+    if (shape[3] > most / rows_bound - MXA_ITEM_TOKENS)
         return SIZE_MAX;
-    return (size_t)(thread_bytes(shape, axis) * mxa_item_threads(threads, mxa_item_count(shape)));
+    return (size_t)(thread_bytes(shape, axis) * mxa_token_threads(threads, mxa_item_count(shape)));
 }
 
 static float *prepared(const work *w, char *scratch, int copy)
@@ -171,14 +171,14 @@ static void mark_tile(const work *w, int c, mxa_row_span s, const float *x)
 {
     uint8_t *tiles = w->copies[c].out.nonfinite_tiles;
     if (tiles && mxa_amax_bits(x, s.rows * w->x->shape[3]) >= MXA_F32_INF)
-        tiles[s.matrix * w->items_per_matrix + s.first / MXA_ITEM_ROWS] = 1;
+        tiles[s.matrix * w->items_per_matrix + s.first / MXA_ITEM_TOKENS] = 1;
 }
 
 static int64_t chunk_rows(const work *w)
 {
     for (int c = 0; c < w->n; c++)
         if (w->copies[c].axis == MXA_AXIS_TOKEN || w->copies[c].level == MXA_LEVEL_TOKEN_BLOCK)
-            return MXA_ITEM_ROWS;
+            return MXA_ITEM_TOKENS;
     return MXA_CHUNK_ROWS;
 }
 
@@ -327,7 +327,7 @@ static work make_work(const mxa_tensor *x, mxa_nonfinite policy, int n, const mx
                .copies = copies,
                .items_per_matrix = mxa_items_per_matrix(x->shape),
                .items = mxa_item_count(x->shape),
-               .threads = mxa_item_threads(threads, mxa_item_count(x->shape)),
+               .threads = mxa_token_threads(threads, mxa_item_count(x->shape)),
                .scratch = scratch,
                .rows_bytes = mxa_item_bytes(x->shape) };
     w.thread_bytes = thread_bytes(x->shape, copies[0].axis);

@@ -7,7 +7,7 @@
 
 #include "format/scale_layout.h"
 
-#define MXA_ITEM_ROWS    128 /* of a TOKEN_BLOCK, and of an entry of nonfinite_tiles */
+#define MXA_ITEM_TOKENS  128 /* of a TOKEN_BLOCK, and of an entry of nonfinite_tiles */
 #define MXA_CHUNK_ROWS   16  /* rows that go through the caches together where they need no others */
 #define MXA_SCRATCH_UNIT 64  /* bytes of a cache line: parts of scratch start on one */
 
@@ -18,7 +18,7 @@ typedef struct mxa_row_span {
 
 static inline int64_t mxa_items_per_matrix(const int64_t shape[4])
 {
-    return (shape[2] + MXA_ITEM_ROWS - 1) / MXA_ITEM_ROWS;
+    return (shape[2] + MXA_ITEM_TOKENS - 1) / MXA_ITEM_TOKENS;
 }
 
 static inline int64_t mxa_item_count(const int64_t shape[4])
@@ -29,9 +29,9 @@ static inline int64_t mxa_item_count(const int64_t shape[4])
 static inline mxa_row_span mxa_item_span(const int64_t shape[4], int64_t item)
 {
     const int64_t per_matrix = mxa_items_per_matrix(shape), matrix = item / per_matrix;
-    const int64_t first = item % per_matrix * MXA_ITEM_ROWS, left = shape[2] - first;
+    const int64_t first = item % per_matrix * MXA_ITEM_TOKENS, left = shape[2] - first;
     const mxa_row_span span = { matrix / shape[1], matrix % shape[1], matrix, first,
-                                left < MXA_ITEM_ROWS ? left : MXA_ITEM_ROWS };
+                                left < MXA_ITEM_TOKENS ? left : MXA_ITEM_TOKENS };
     return span;
 }
 
@@ -46,7 +46,7 @@ static inline mxa_row_span mxa_span_split(mxa_row_span span, int64_t n, mxa_row_
 }
 
 /* Threads for that many items; asked 0: as OpenMP decides. */
-static inline int mxa_item_threads(int asked, int64_t items)
+static inline int mxa_token_threads(int asked, int64_t items)
 {
     const int threads = asked > 0 ? asked : omp_get_max_threads();
     return items < threads ? items < 1 ? 1 : (int)items : threads;
@@ -55,7 +55,7 @@ static inline int mxa_item_threads(int asked, int64_t items)
 /* Bytes of an item's rows as fp32; shape is small enough that scratch bytes were found to fit. */
 static inline int64_t mxa_item_bytes(const int64_t shape[4])
 {
-    const int64_t rows = shape[2] < MXA_ITEM_ROWS ? shape[2] : MXA_ITEM_ROWS;
+    const int64_t rows = shape[2] < MXA_ITEM_TOKENS ? shape[2] : MXA_ITEM_TOKENS;
     return mxa_round_up(rows * shape[3] * (int64_t)sizeof(float), MXA_SCRATCH_UNIT);
 }
 

@@ -35,7 +35,7 @@ static void mean_channels(const mxa_tensor *x, int64_t b, int64_t h, int64_t fir
 void mxa_mean_cpu(const mxa_tensor *x, int64_t n_tokens, int threads, float *mean)
 {
     const int64_t dim = x->shape[3], matrices = x->shape[0] * x->shape[1];
-#pragma omp parallel for schedule(static) num_threads(mxa_item_threads(threads, matrices))
+#pragma omp parallel for schedule(static) num_threads(mxa_token_threads(threads, matrices))
     for (int64_t matrix = 0; matrix < matrices; matrix++) {
         const int64_t b = matrix / x->shape[1], h = matrix % x->shape[1];
         for (int64_t first = 0; first < dim; first += MEAN_CHANNELS) {
@@ -94,7 +94,7 @@ uint32_t mxa_finite_amax_bits(const float *x, int64_t n)
 void mxa_steps_cpu(const mxa_tensor *x, const float *mean, bool rotate, const mxa_tensor *out)
 {
     const int64_t items = mxa_item_count(x->shape);
-#pragma omp parallel for schedule(static) num_threads(mxa_item_threads(0, items))
+#pragma omp parallel for schedule(static) num_threads(mxa_token_threads(0, items))
     for (int64_t item = 0; item < items; item++) {
         mxa_row_span rest = mxa_item_span(x->shape, item), row;
         while (rest.rows > 0) {
