@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls of <mxattn/mxattn.h> with NumPy arrays. Every output lies between guard bytes that are checked.
 
-The library is $MXATTN_LIB, else build/libmxattn.so of this tree.
+The library is $MXATTN_LIB, else the first of build/gcc and build/release that has one.
 """
 
 import ctypes as C
@@ -50,8 +50,9 @@ class MxaError(Exception):
 
 @cache
 def lib():
-    path = os.environ.get("MXATTN_LIB", str(ROOT / "build" / "libmxattn.so"))
-    library = C.CDLL(path)
+    built = [ROOT / "build" / folder / "libmxattn.so" for folder in ("gcc", "release")]
+    found = next((path for path in built if path.exists()), built[0])
+    library = C.CDLL(os.environ.get("MXATTN_LIB", str(found)))
     for name, result in {
         "mxa_version": C.c_char_p,
         "mxa_status_name": C.c_char_p,

@@ -63,6 +63,19 @@ LEVELS = st.sampled_from([None, None, "tensor", "head", "token_block", "token"])
 
 
 @st.composite
+def operand_choices(draw, pairs):
+    """Scale rules where a copy has an MX format, levels where one has factors."""
+    choices = {}
+    for side in "qk":
+        formats = {pairs.get(part + side) for part in ("low_", "high_")}
+        if formats & set(of.MX_FORMATS):
+            choices["rule_" + side] = draw(st.sampled_from([None, "floor", "rceil", "even"]))
+        if formats & {"nvfp4", "fp8", "int8"}:
+            choices["level_" + side] = draw(LEVELS)
+    return choices
+
+
+@st.composite
 def recipes(draw):
     """A named one, or any legal combination."""
     if draw(st.booleans()):
@@ -75,19 +88,16 @@ def recipes(draw):
     if high:
         kinds = st.sampled_from(["bf16", "f16"]) if high == "plain" else fmt
         pairs.update(high_q=draw(kinds), high_k=draw(kinds))
-        windows = {"diag": draw(st.integers(0, 300)), "sink": draw(st.sampled_from([0, 1, 128, 200]))}
+        windows = {"diag": draw(st.integers(1, 300)), "sink": draw(st.sampled_from([0, 1, 128, 200]))}
         if high == "plain" and windows["sink"] >= 128:
             smooth = draw(st.sampled_from([None, "prefix", "full"]))
     return om.Recipe(
         **pairs,
         **windows,
+        **draw(operand_choices(pairs)),
         smooth=smooth,
         rotate=draw(st.booleans()),
         pv=draw(st.sampled_from([None, "f16", "bf16"])),
-        level_q=draw(LEVELS),
-        level_k=draw(LEVELS),
-        rule_q=draw(st.sampled_from([None, "floor", "even"])),
-        rule_k=draw(st.sampled_from([None, "rceil", "even"])),
     )
 
 

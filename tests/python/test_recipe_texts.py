@@ -66,16 +66,17 @@ def test_equal_texts(text, same):
 
 
 def test_changes_to_a_name():
-    struct = mxa.parse_recipe("dma4,diag=256,sink=384,rule_k=rceil,level_q=head,pv=f16,low_k=nvfp4")
+    struct = mxa.parse_recipe("dma4,diag=256,sink=384,rule_k=rceil,level_q=head,pv=f16,low_k=mxfp6")
     assert (struct.diag_window, struct.sink_window) == (256, 384)
     assert struct.rule_k == mxa.RULES["rceil"] and struct.level_q == mxa.LEVELS["head"]
-    assert struct.pv == mxa.PV["f16"] and struct.low_k == mxa.FORMATS["nvfp4"]
+    assert struct.pv == mxa.PV["f16"] and struct.low_k == mxa.FORMATS["mxfp6"]
     assert struct.low_q == mxa.FORMATS["int8"] and struct.rotate
 
 
 @st.composite
 def texts(draw):
-    parts = [f"low={draw(st.sampled_from(FORMAT_NAMES))}"]
+    low = draw(st.sampled_from(FORMAT_NAMES))
+    parts = [f"low={low}"]
     high = draw(st.sampled_from([None] + FORMAT_NAMES))
     if high:
         parts += [
@@ -86,13 +87,12 @@ def texts(draw):
     parts += draw(st.lists(st.sampled_from(["rotate", "pv=bf16", "pv=f16"]), max_size=1))
     if high in ("bf16", "f16", "f32") and draw(st.booleans()):
         parts.append("smooth-k=" + draw(st.sampled_from(["prefix", "full"])))
+    formats = {low, high}
     for side in "qk":
-        parts += draw(
-            st.sampled_from([[], [f"rule_{side}={draw(st.sampled_from(['floor', 'rceil', 'even']))}"]])
-        )
-        parts += draw(
-            st.sampled_from([[], [f"level_{side}={draw(st.sampled_from(['tensor', 'head', 'token']))}"]])
-        )
+        if formats & set(of.MX_FORMATS) and draw(st.booleans()):
+            parts.append(f"rule_{side}=" + draw(st.sampled_from(["floor", "rceil", "even"])))
+        if formats & set(LEVEL_DEFAULTS) and draw(st.booleans()):
+            parts.append(f"level_{side}=" + draw(st.sampled_from(["tensor", "head", "token"])))
     return ",".join([parts[0]] + draw(st.permutations(parts[1:])))
 
 
