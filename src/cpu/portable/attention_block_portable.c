@@ -40,8 +40,11 @@ static void finish_logits(const mxa_tile_work *w, const mxa_key_tile *t, const b
     const float softcap = w->job->plan->problem.softcap;
     const mxa_vec factor = mxa_vec_all(w->factor[t->copy][b->first + r]);
     const mxa_vec bias = mxa_vec_all(w->bias[t->copy][b->first + r]);
-    for (int64_t j = b->begin; j < b->end; j += MXA_LANES)
-        mxa_vec_store(s + j, mxa_vec_load(s + j) * mxa_vec_load(w->g_k + j) * factor + bias);
+    for (int64_t j = b->begin; j < b->end; j += MXA_LANES) {
+        const mxa_vec x = mxa_vec_load(s + j) * mxa_vec_load(w->g_k + j) * factor + bias;
+        /* Inf becomes NaN: the reference knows whether it is one, or a sum that fp32 cannot hold. */
+        mxa_vec_store(s + j, x + (x - x));
+    }
     if (softcap > 0) {
         const mxa_vec cap = mxa_vec_all(softcap), cap2 = mxa_vec_all((float)((double)softcap * MXA_LOG2_E));
         for (int64_t j = b->begin; j < b->end; j += MXA_LANES)
