@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Shared memory of the prefill kernel: operands in rings of slots, and the barriers that say what is full or
+ * free.
+ */
+#ifndef MXA_CUDA_PREFILL_SMEM_SM90_CUH
+#define MXA_CUDA_PREFILL_SMEM_SM90_CUH
+
+#include "cuda/sm90/prefill_item_sm90.h"
+#include "cuda/sm90/ptx_sm90.cuh"
+#include "cuda/sm90/tiles_sm90.h"
+
+namespace mxa
+{
+
+constexpr int item_slots = 2;
+
+template <class T>
+struct alignas(1024) PrefillSmem {
+    uint8_t q_high[groups][T::panels][rows * swizzle_bytes]; /* [64 queries][64 of the head dim], 16-bit */
+    uint8_t q_low[groups][rows * swizzle_bytes];             /* [64 queries][128], 8-bit */
+    uint8_t k[T::k_slots]
+             [T::panel_bytes]; /* [128 keys]; a low tile is one slot, a high one T::panels in a row */
+    uint8_t v[T::v_slots][T::panels][T::panel_bytes];          /* [128 keys][64 channels] */
+    alignas(8) uint64_t q_full[2][groups], q_empty[2][groups]; /* of q_low, q_high */
+    uint64_t k_full[T::k_slots], k_empty[T::k_slots], v_full[T::v_slots], v_empty[T::v_slots];
+    uint64_t item_full[item_slots], item_empty[item_slots];
+    PrefillItem item[item_slots]; /* the work in hand and the next */
+};
+
+/* Position in a ring of slots, with the parity that its barriers have in this round. */
+struct Ring {
+    int slot = 0;
+    uint32_t parity = 0;
+    template <int slots>
+    __device__ __forceinline__ void next()
+    {
+        if (++slot == slots) {
+            slot = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* The same in one register, for the items. */
+struct ItemRing {
+    uint32_t count = 0;
+    __device__ __forceinline__ int slot() const
+    {
+        return count % item_slots;
+    }
+    __device__ __forceinline__ uint32_t parity() const
+    {
+        return count / item_slots % 2;
+    }
+};
+
+/* Arrivals come from each warp: a warp that lags must not miss a phase. */
+template <class T>
+__device__ __forceinline__ void init_barriers(PrefillSmem<T> &s)
+{
+    constexpr int consumer_warps = 4 * groups, other_item_readers = T::has_low ? 3 : 2; /* V, high Q, low Q */
+    for (int i = 0; i < 2 * groups; i++) {
+        barrier_init(smem_address(&s.q_full[i / groups][i % groups]), 1);
+        barrier_init(smem_address(&s.q_empty[i / groups][i % groups]), consumer_warps / groups);
+    }
+    for (int i = 0; i < T::k_slots; i++) {
+        barrier_init(smem_address(&s.k_full[i]), 1);
+        barrier_init(smem_address(&s.k_empty[i]), consumer_warps);
+    }
+    for (int i = 0; i < T::v_slots; i++) {
+        barrier_init(smem_address(&s.v_full[i]), 1);
+        barrier_init(smem_address(&s.v_empty[i]), consumer_warps);
+    }
+    for (int i = 0; i < item_slots; i++) {
+        barrier_init(smem_address(&s.item_full[i]), 1);
+        barrier_init(smem_address(&s.item_empty[i]), consumer_warps + other_item_readers);
+    }
+    fence_barrier_init();
+}
+
+} // namespace mxa
+
+#endif
