@@ -126,9 +126,12 @@ int64_t option_integer(const char *option, const char *text, int64_t least, int6
 float option_number(const char *option, const char *text)
 {
     char *end;
+    errno = 0;
     const float value = strtof(text, &end);
     if (end == text || *end != '\0' || !isfinite(value))
         cli_usage("%s: \"%.80s\" is not a finite number", option, text);
+    if (value == 0 && errno == ERANGE) /* 0 may mean something else than a tiny number: no softcap */
+        cli_usage("%s: \"%.80s\" is not 0, but too small for fp32", option, text);
     return value;
 }
 

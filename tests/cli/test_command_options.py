@@ -46,6 +46,7 @@ def test_version():
         ("run a -o b --scale 1x", "1x"),
         ("run a -o b --softcap -1", "--softcap"),
         ("run a -o b --softcap nan", "--softcap"),
+        ("run a -o b --softcap 1e-60", "too small"),
         ("run a -o b --window 3", "--window"),
         ("run a -o b --window -2,0", "-2,0"),
         ("run a -o b --window 1,2,3", "1,2,3"),
