@@ -24,8 +24,7 @@ struct alignas(16) PrefillItem {
     int q_tile; /* counts from position 0 */
     int h, h_kv;
     int mask_above[groups], mask_below[groups]; /* key tiles outside [mask_below, mask_above] need a mask */
-    int64_t
-        row0; /* of the first position of the tile in [batch][heads][q_len]; negative if it is before query 0 */
+    int64_t row0; /* of the tile's first position in [batch][heads][q_len], also where that is no query */
     int64_t out0; /* the same in the output, in elements */
 
     __device__ __forceinline__ int tiles() const
