@@ -6,6 +6,7 @@
 
 #include "attn/softmax.h"
 #include "cpu/ref/attention_ref.h"
+#include "format/mx.h"
 
 mxa_item_rows mxa_item_rows_of(const mxa_attention_job *job, const mxa_attention_item *item)
 {
@@ -82,13 +83,14 @@ void mxa_item_collect(const mxa_item_rows *w, const mxa_key_tile *t, int64_t row
 /* O / l into w->row; false if one of them is Inf or NaN other than V's own. */
 static bool divide_row(const mxa_item_rows *w, int64_t row)
 {
-    bool finite = true;
-    for (int64_t d = 0; d < w->dim_v; d++) {
-        const int64_t at = row * w->channels + d;
-        const float o = w->sum[row] == 0 ? 0.0f : w->o[at] / w->sum[row];
-        w->row[d] = w->careful && w->nonfinite[at] != 0 ? w->nonfinite[at] : o;
-        finite = finite && mxa_f32_is_finite(o);
-    }
+    const float *const o = w->o + row * w->channels, *const nonfinite = w->nonfinite + row * w->channels;
+    const float sum = w->sum[row] == 0 ? 1.0f : w->sum[row]; /* O is 0 then */
+    for (int64_t d = 0; d < w->dim_v; d++)
+        w->row[d] = o[d] / sum;
+    const bool finite = mxa_amax_bits(w->row, w->dim_v) < MXA_F32_INF;
+    for (int64_t d = 0; d < w->dim_v && w->careful; d++)
+        if (nonfinite[d] != 0)
+            w->row[d] = nonfinite[d];
     return finite;
 }
 

@@ -1,11 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first entry whose format and needs fit is used. mxa_check runs and times every one. */
+#include "cpu/avx2/codes_avx2.h"
 #include "cpu/features.h"
 #include "cpu/kernels.h"
 #include "cpu/portable/codes_portable.h"
 #include "cpu/ref/codes_ref.h"
 
 const mxa_quantize_impl mxa_quantize_impls[] = {
+#if defined(__x86_64__)
+    { "avx2", MXA_FORMAT_INT8, MXA_CPU_AVX2, mxa_quantize_element_avx2 },
+    { "avx2", MXA_FORMAT_FP8, MXA_CPU_AVX2, mxa_quantize_element_avx2 },
+    { "avx2", MXA_FORMAT_MXFP4, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
+    { "avx2", MXA_FORMAT_MXFP8_E4M3, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
+    { "avx2", MXA_FORMAT_MXFP8_E5M2, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
+    { "avx2", MXA_FORMAT_MXINT8, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
+#endif
     { "portable", MXA_FORMAT_NONE, MXA_CPU_PORTABLE, mxa_quantize_portable },
     { "ref", MXA_FORMAT_NONE, 0, mxa_quantize_ref },
     { NULL, MXA_FORMAT_NONE, 0, NULL },

@@ -42,7 +42,7 @@ static int64_t place(mxa_avx2_work *w, const mxa_plan *plan, char *base)
     w->k_scale = carve(base, &used, MXA_TILE * (dim / MXA_MX_BLOCK) * f32);
     w->g_k = carve(base, &used, MXA_TILE * f32);
     w->v = carve(base, &used, MXA_TILE * w->item.channels * f32);
-    w->logits = carve(base, &used, MXA_AVX2_ROWS * MXA_TILE * f32);
+    w->logits = carve(base, &used, MXA_AVX2_BLOCK * MXA_TILE * f32);
     w->item.o = carve(base, &used, rows * w->item.channels * f32);
     w->item.nonfinite = carve(base, &used, rows * w->item.channels * f32);
     w->item.max = carve(base, &used, rows * f32);
@@ -74,7 +74,7 @@ static void add_tiles(mxa_avx2_work *w)
             mxa_avx2_load_q(w, t.copy);
         mxa_avx2_load_k(w, &t);
         mxa_avx2_load_v(w, &t);
-        for (int64_t first = 0; first < w->item.n; first += MXA_AVX2_ROWS)
+        for (int64_t first = 0; first < w->item.n; first += MXA_AVX2_BLOCK)
             mxa_avx2_add_block(w, &t, first);
     }
 }

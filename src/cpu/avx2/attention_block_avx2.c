@@ -5,13 +5,13 @@
 #include "attn/softmax.h"
 #include "cpu/avx2/attention_tile_avx2.h"
 
-/* Up to MXA_AVX2_ROWS rows, and the keys of the tile that they see between them, in whole groups. */
+/* Some rows, and the keys of the tile that they see between them, in whole groups. */
 typedef struct block {
     int64_t first; /* row of the item */
     int rows;
     int64_t begin, end;
-    mxa_span seen[MXA_AVX2_ROWS];
-    float alpha[MXA_AVX2_ROWS]; /* what O so far is multiplied with */
+    mxa_span seen[MXA_AVX2_BLOCK];
+    float alpha[MXA_AVX2_BLOCK]; /* what O so far is multiplied with */
 } block;
 
 /*
@@ -23,75 +23,119 @@ static inline __m256 nan_if_inf(__m256 x)
     return _mm256_fmadd_ps(x, _mm256_setzero_ps(), x);
 }
 
-/* Dot products in fp32. */
-MXA_AVX2_INLINE void multiply_f32(int rows, const mxa_avx2_work *w, const mxa_avx2_copy *c, const block *b)
+/*
+ * The products of keys [j, j + MXA_AVX2_COLS) with rows [first, first + rows) of the block. In fp32; logits
+ * point to those of the first row.
+ */
+MXA_AVX2_INLINE void multiply_f32(int rows, const mxa_avx2_copy *c, int64_t row, const float *k,
+                                  float *logits)
 {
-    const float *const q = (const float *)c->q + b->first * c->dim;
-    for (int64_t j = b->begin; j < b->end; j += MXA_AVX2_COLS) {
-        __m256 sums[MXA_AVX2_ROWS][2];
-        mxa_avx2_block_f32(rows, c->dim, q, c->dim, (const float *)w->k + j * c->dim, sums);
-        for (int r = 0; r < rows; r++)
-            for (int half = 0; half < 2; half++)
-                _mm256_storeu_ps(w->logits + r * MXA_TILE + j + half * MXA_AVX2_LANES,
-                                 nan_if_inf(sums[r][half]));
+    __m256 sums[MXA_AVX2_ROWS][2];
+    mxa_avx2_block_f32(rows, c->dim, (const float *)c->q + row * c->dim, c->dim, k, sums);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        _mm256_storeu_ps(logits + r * MXA_TILE, nan_if_inf(sums[r][0]));
+        _mm256_storeu_ps(logits + r * MXA_TILE + MXA_AVX2_LANES, nan_if_inf(sums[r][1]));
     }
 }
 
 /* INT8 by INT8: the whole sum in integers. */
-MXA_AVX2_INLINE void multiply_integers(int rows, const mxa_avx2_work *w, const mxa_avx2_copy *c,
-                                       const block *b)
+MXA_AVX2_INLINE void multiply_integers(int rows, const mxa_avx2_copy *c, int64_t row, const int16_t *k,
+                                       float *logits)
 {
-    const int16_t *const q = (const int16_t *)c->q + b->first * c->dim;
-    for (int64_t j = b->begin; j < b->end; j += MXA_AVX2_COLS) {
-        __m256i sums[MXA_AVX2_ROWS][2];
-        mxa_avx2_block_i16(rows, c->dim / 2, q, c->dim, (const int16_t *)w->k + j * c->dim, sums);
-        for (int r = 0; r < rows; r++)
-            for (int half = 0; half < 2; half++)
-                _mm256_storeu_ps(w->logits + r * MXA_TILE + j + half * MXA_AVX2_LANES,
-                                 _mm256_cvtepi32_ps(sums[r][half]));
+    mxa_avx2_ints sums[MXA_AVX2_ROWS][2];
+    mxa_avx2_block_i16(rows, c->dim / 2, (const int16_t *)c->q + row * c->dim, c->dim, k, sums);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        _mm256_storeu_ps(logits + r * MXA_TILE, _mm256_cvtepi32_ps((__m256i)sums[r][0]));
+        _mm256_storeu_ps(logits + r * MXA_TILE + MXA_AVX2_LANES, _mm256_cvtepi32_ps((__m256i)sums[r][1]));
     }
 }
 
-/* Add integer sums of block number n of head_dim, times the block's scales, to the logits. */
-MXA_AVX2_INLINE void add_scaled(int rows, const mxa_avx2_work *w, const mxa_avx2_copy *c, const block *b,
-                                int64_t n, int64_t j, __m256i (*sums)[2])
+/* before + sums * the scales of eight keys, and of the row where it has one. */
+static inline __m256 add_scaled(__m256 before, mxa_avx2_ints sums, const float *q_scale, const float *k_scale)
 {
-    for (int half = 0; half < 2; half++) {
-        const int64_t at = j + half * MXA_AVX2_LANES, blocks = c->dim / c->block;
-        const __m256 k_scale = _mm256_loadu_ps(w->k_scale + n * MXA_TILE + at);
-        for (int r = 0; r < rows; r++) {
-            float *const to = w->logits + r * MXA_TILE + at;
-            const __m256 before = n ? _mm256_loadu_ps(to) : _mm256_setzero_ps();
-            __m256 sum = _mm256_cvtepi32_ps(sums[r][half]);
-            if (c->q_scale)
-                sum = _mm256_mul_ps(sum, _mm256_broadcast_ss(c->q_scale + (b->first + r) * blocks + n));
-            const __m256 after = _mm256_fmadd_ps(sum, k_scale, before);
-            _mm256_storeu_ps(to, n + 1 < blocks ? after : nan_if_inf(after));
-        }
-    }
+    __m256 sum = _mm256_cvtepi32_ps((__m256i)sums);
+    if (q_scale)
+        sum = _mm256_mul_ps(sum, _mm256_broadcast_ss(q_scale));
+    return _mm256_fmadd_ps(sum, _mm256_loadu_ps(k_scale), before);
 }
 
 /* Integers with a scale per 32: each block's sum is exact. */
-MXA_AVX2_INLINE void multiply_blocks(int rows, const mxa_avx2_work *w, const mxa_avx2_copy *c, const block *b)
+MXA_AVX2_INLINE void multiply_blocks(int rows, const mxa_avx2_copy *c, int64_t row, const int16_t *k,
+                                     const float *k_scale, float *logits)
 {
-    const int16_t *const q = (const int16_t *)c->q + b->first * c->dim;
-    for (int64_t j = b->begin; j < b->end; j += MXA_AVX2_COLS)
-        for (int64_t n = 0; n < c->dim / MXA_MX_BLOCK; n++) {
-            __m256i sums[MXA_AVX2_ROWS][2];
-            mxa_avx2_block_i16(rows, MXA_MX_BLOCK / 2, q + n * MXA_MX_BLOCK, c->dim,
-                               (const int16_t *)w->k + j * c->dim + n * MXA_MX_BLOCK * MXA_AVX2_COLS, sums);
-            add_scaled(rows, w, c, b, n, j, sums);
+    const int64_t blocks = c->dim / MXA_MX_BLOCK;
+    for (int64_t n = 0; n < blocks; n++) {
+        mxa_avx2_ints sums[MXA_AVX2_ROWS][2];
+        mxa_avx2_block_i16(rows, MXA_MX_BLOCK / 2, (const int16_t *)c->q + row * c->dim + n * MXA_MX_BLOCK,
+                           c->dim, k + n * MXA_MX_BLOCK * MXA_AVX2_COLS, sums);
+        const float *const scale = k_scale + n * MXA_TILE;
+#pragma GCC unroll 6
+        for (int r = 0; r < rows; r++) {
+            float *const to = logits + r * MXA_TILE;
+            const float *const q_scale = c->q_scale ? c->q_scale + (row + r) * blocks + n : NULL;
+            const __m256 zero = _mm256_setzero_ps();
+            const __m256 low = add_scaled(n ? _mm256_loadu_ps(to) : zero, sums[r][0], q_scale, scale);
+            const __m256 high = add_scaled(n ? _mm256_loadu_ps(to + MXA_AVX2_LANES) : zero, sums[r][1],
+                                           q_scale, scale + MXA_AVX2_LANES);
+            _mm256_storeu_ps(to, n + 1 < blocks ? low : nan_if_inf(low));
+            _mm256_storeu_ps(to + MXA_AVX2_LANES, n + 1 < blocks ? high : nan_if_inf(high));
         }
+    }
 }
 
-MXA_AVX2_INLINE void multiply_qk(int rows, const mxa_avx2_work *w, const mxa_avx2_copy *c, const block *b)
+MXA_AVX2_INLINE void multiply_qk(int rows, const mxa_avx2_work *w, const mxa_avx2_copy *c, int64_t row,
+                                 int64_t j, float *logits)
 {
     if (!c->integers)
-        multiply_f32(rows, w, c, b);
+        multiply_f32(rows, c, row, (const float *)w->k + j * c->dim, logits);
     else if (c->block != MXA_MX_BLOCK)
-        multiply_integers(rows, w, c, b);
+        multiply_integers(rows, c, row, (const int16_t *)w->k + j * c->dim, logits);
     else
-        multiply_blocks(rows, w, c, b);
+        multiply_blocks(rows, c, row, (const int16_t *)w->k + j * c->dim, w->k_scale + j, logits);
+}
+
+/* O = O alpha + P V for 16 channels; p and alpha of the first row. */
+MXA_AVX2_INLINE void multiply_pv(int rows, int64_t n, const float *p, const float *v, const float *alpha,
+                                 float *o, int64_t channels)
+{
+    __m256 sums[MXA_AVX2_ROWS][2];
+    mxa_avx2_block_f32(rows, n, p, MXA_TILE, v, sums);
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        float *const low = o + r * channels, *const high = low + MXA_AVX2_LANES;
+        const __m256 shrink = _mm256_broadcast_ss(alpha + r);
+        _mm256_storeu_ps(low, _mm256_fmadd_ps(_mm256_loadu_ps(low), shrink, sums[r][0]));
+        _mm256_storeu_ps(high, _mm256_fmadd_ps(_mm256_loadu_ps(high), shrink, sums[r][1]));
+    }
+}
+
+/* A compiler keeps the sums in registers only if it knows the number of rows. */
+static void multiply_qk_rows(int rows, const mxa_avx2_work *w, const mxa_avx2_copy *c, int64_t row, int64_t j,
+                             float *logits)
+{
+    switch (rows) {
+    case 1: multiply_qk(1, w, c, row, j, logits); break;
+    case 2: multiply_qk(2, w, c, row, j, logits); break;
+    case 3: multiply_qk(3, w, c, row, j, logits); break;
+    case 4: multiply_qk(4, w, c, row, j, logits); break;
+    case 5: multiply_qk(5, w, c, row, j, logits); break;
+    default: multiply_qk(MXA_AVX2_ROWS, w, c, row, j, logits); break;
+    }
+}
+
+static void multiply_pv_rows(int rows, int64_t n, const float *p, const float *v, const float *alpha,
+                             float *o, int64_t channels)
+{
+    switch (rows) {
+    case 1: multiply_pv(1, n, p, v, alpha, o, channels); break;
+    case 2: multiply_pv(2, n, p, v, alpha, o, channels); break;
+    case 3: multiply_pv(3, n, p, v, alpha, o, channels); break;
+    case 4: multiply_pv(4, n, p, v, alpha, o, channels); break;
+    case 5: multiply_pv(5, n, p, v, alpha, o, channels); break;
+    default: multiply_pv(MXA_AVX2_ROWS, n, p, v, alpha, o, channels); break;
+    }
 }
 
 /* Dot products to logits in base 2. Returns the largest, or what max was. */
@@ -193,36 +237,26 @@ static void softmax_row(mxa_avx2_work *w, const mxa_key_tile *t, block *b, int r
     w->item.max[row] = max;
 }
 
-/* O = O alpha + P V. */
-MXA_AVX2_INLINE void multiply_pv(int rows, mxa_avx2_work *w, const block *b)
+/* A group of keys, or of channels, stays in the L1 cache for all rows of the block. */
+static void multiply_block(mxa_avx2_work *w, const mxa_key_tile *t, block *b)
 {
-    for (int64_t c = 0; c < w->item.channels; c += MXA_AVX2_COLS) {
-        __m256 sums[MXA_AVX2_ROWS][2];
-        mxa_avx2_block_f32(rows, b->end - b->begin, w->logits + b->begin, MXA_TILE,
-                           w->v + c * MXA_TILE + b->begin * MXA_AVX2_COLS, sums);
-        for (int r = 0; r < rows; r++) {
-            float *const o = w->item.o + (b->first + r) * w->item.channels + c;
-            const __m256 alpha = _mm256_broadcast_ss(&b->alpha[r]);
-            for (int half = 0; half < 2; half++) {
-                float *const at = o + half * MXA_AVX2_LANES;
-                _mm256_storeu_ps(at, _mm256_fmadd_ps(_mm256_loadu_ps(at), alpha, sums[r][half]));
-            }
-        }
-    }
-}
-
-/* A compiler keeps the sums in registers only if it knows the number of rows. */
-MXA_AVX2_INLINE void add_rows(int rows, mxa_avx2_work *w, const mxa_key_tile *t, block *b)
-{
-    multiply_qk(rows, w, &w->copy[t->copy], b);
-    for (int r = 0; r < rows; r++)
+    for (int64_t j = b->begin; j < b->end; j += MXA_AVX2_COLS)
+        for (int r = 0; r < b->rows; r += MXA_AVX2_ROWS)
+            multiply_qk_rows(b->rows - r, w, &w->copy[t->copy], b->first + r, j,
+                             w->logits + r * MXA_TILE + j);
+    for (int r = 0; r < b->rows; r++)
         softmax_row(w, t, b, r);
-    multiply_pv(rows, w, b);
+    const int64_t channels = w->item.channels, n = b->end - b->begin;
+    for (int64_t c = 0; c < channels; c += MXA_AVX2_COLS)
+        for (int r = 0; r < b->rows; r += MXA_AVX2_ROWS)
+            multiply_pv_rows(b->rows - r, n, w->logits + r * MXA_TILE + b->begin,
+                             w->v + c * MXA_TILE + b->begin * MXA_AVX2_COLS, b->alpha + r,
+                             w->item.o + (b->first + r) * channels + c, channels);
 }
 
 void mxa_avx2_add_block(mxa_avx2_work *w, const mxa_key_tile *t, int64_t first)
 {
-    block b = { first, (int)mxa_min(w->item.n - first, MXA_AVX2_ROWS), MXA_TILE, 0, { { 0, 0 } }, { 0 } };
+    block b = { .first = first, .rows = (int)mxa_min(w->item.n - first, MXA_AVX2_BLOCK), .begin = MXA_TILE };
     for (int r = 0; r < b.rows; r++) {
         b.seen[r] = mxa_item_seen(&w->item, t, first + r);
         if (b.seen[r].first < b.seen[r].end) {
@@ -230,14 +264,6 @@ void mxa_avx2_add_block(mxa_avx2_work *w, const mxa_key_tile *t, int64_t first)
             b.end = mxa_max(b.end, mxa_avx2_groups(b.seen[r].end));
         }
     }
-    if (b.begin >= b.end)
-        return;
-    switch (b.rows) {
-    case 1: add_rows(1, w, t, &b); break;
-    case 2: add_rows(2, w, t, &b); break;
-    case 3: add_rows(3, w, t, &b); break;
-    case 4: add_rows(4, w, t, &b); break;
-    case 5: add_rows(5, w, t, &b); break;
-    default: add_rows(MXA_AVX2_ROWS, w, t, &b); break;
-    }
+    if (b.begin < b.end)
+        multiply_block(w, t, &b);
 }

@@ -30,7 +30,7 @@ typedef struct mxa_avx2_work {
     float *k_scale; /* [dim / block][MXA_TILE] of MX formats */
     float *g_k;     /* [MXA_TILE] */
     float *v;       /* [channels / COLS][MXA_TILE][COLS] */
-    float *logits;  /* [MXA_AVX2_ROWS][MXA_TILE], then P in their place */
+    float *logits;  /* [MXA_AVX2_BLOCK][MXA_TILE], then P in their place */
 } mxa_avx2_work;
 
 /* n in whole groups of MXA_AVX2_COLS. */
@@ -47,7 +47,7 @@ void mxa_avx2_load_q(mxa_avx2_work *w, int copy);
 void mxa_avx2_load_k(mxa_avx2_work *w, const mxa_key_tile *t);
 void mxa_avx2_load_v(mxa_avx2_work *w, const mxa_key_tile *t);
 
-/* Take the tile's keys into rows [first, first + MXA_AVX2_ROWS) of the item, as far as there are so many. */
+/* Take the tile's keys into rows [first, first + MXA_AVX2_BLOCK) of the item, as far as there are so many. */
 void mxa_avx2_add_block(mxa_avx2_work *w, const mxa_key_tile *t, int64_t first);
 
 #endif
