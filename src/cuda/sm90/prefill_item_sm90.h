@@ -6,6 +6,7 @@
 #ifndef MXA_CUDA_PREFILL_ITEM_SM90_H
 #define MXA_CUDA_PREFILL_ITEM_SM90_H
 
+#include "core/bits.h"
 #include "cuda/sm90/prefill_params_sm90.h"
 #include "cuda/sm90/tiles_sm90.h"
 
@@ -27,31 +28,31 @@ struct alignas(16) PrefillItem {
     int64_t row0; /* of the tile's first position in [batch][heads][q_len], also where that is no query */
     int64_t out0; /* the same in the output, in elements */
 
-    __device__ __forceinline__ int tiles() const
+    MXA_HD inline int tiles() const
     {
         return end[3];
     }
 
-    __device__ __forceinline__ bool high(int n) const
+    MXA_HD inline bool high(int n) const
     {
         return n < end[1];
     }
 
-    __device__ __forceinline__ int k_tile(int n) const
+    MXA_HD inline int k_tile(int n) const
     {
         return (n < end[0] ? base[0] : n < end[1] ? base[1] : n < end[2] ? base[2] : base[3]) - n;
     }
 };
 
 /* Towards minus infinity: positions may be negative. */
-__device__ __forceinline__ int tile_of(int position)
+MXA_HD inline int tile_of(int position)
 {
     return position >> 7;
 }
 static_assert(tile == 1 << 7, "tile_of");
 
 /* Tiles first..last, descending, as the next run; none if last < first. */
-__device__ __forceinline__ void set_run(PrefillItem &it, int run, int first, int last)
+MXA_HD inline void set_run(PrefillItem &it, int run, int first, int last)
 {
     const int begin = run ? it.end[run - 1] : 0;
     it.base[run] = last + begin;
@@ -59,7 +60,7 @@ __device__ __forceinline__ void set_run(PrefillItem &it, int run, int first, int
 }
 
 /* The rule of attn/tile_map.h for a whole row of tiles, of which k_first..k_last have a visible pair. */
-__device__ __forceinline__ void set_runs(const PrefillParams &p, PrefillItem &it, int k_first, int k_last)
+MXA_HD inline void set_runs(const PrefillParams &p, PrefillItem &it, int k_first, int k_last)
 {
     const int first_pos = it.q_tile * tile;
     const int lowest = max(p.window_right < 0 ? -p.far : -p.window_right, 1 - p.diag_window);
@@ -73,6 +74,8 @@ __device__ __forceinline__ void set_runs(const PrefillParams &p, PrefillItem &it
     int sink_last = p.sink_window / tile - 1;
     if (p.sink_window % tile && (p.window_left < 0 || first_pos - (p.sink_window - 1) <= p.window_left))
         sink_last++;
+    if (sink_last >= near_first) /* one run with the tiles near the diagonal */
+        near_last = max(near_last, min(sink_last, k_last));
     sink_last = min(sink_last, near_first - 1);
     set_run(it, 0, near_first, near_last);
     set_run(it, 1, k_first, sink_last);
@@ -81,7 +84,7 @@ __device__ __forceinline__ void set_runs(const PrefillParams &p, PrefillItem &it
 }
 
 /* Tiles that all rows of a group see whole need no mask. */
-__device__ __forceinline__ void set_mask_bounds(const PrefillParams &p, PrefillItem &it)
+MXA_HD inline void set_mask_bounds(const PrefillParams &p, PrefillItem &it)
 {
     for (int group = 0; group < groups; group++) {
         const int first = it.q_tile * tile + group * rows, last = first + rows - 1;
@@ -92,7 +95,7 @@ __device__ __forceinline__ void set_mask_bounds(const PrefillParams &p, PrefillI
 }
 
 /* Groups of heads whose K and V fit the L2 cache, in each the longest rows first. */
-__device__ __forceinline__ void set_item(const PrefillParams &p, int index, PrefillItem &it)
+MXA_HD inline void set_item(const PrefillParams &p, int index, PrefillItem &it)
 {
     const int per_group = p.heads_in_group * p.q_tiles;
     const int group = index / per_group, rest = index - group * per_group;
@@ -115,7 +118,7 @@ __device__ __forceinline__ void set_item(const PrefillParams &p, int index, Pref
 
 /* Whether an item needs this copy of Q. */
 template <class T>
-__device__ __forceinline__ bool has_q(const PrefillItem &it, bool high)
+MXA_HD inline bool has_q(const PrefillItem &it, bool high)
 {
     if (!T::has_low)
         return high && it.tiles() > 0;

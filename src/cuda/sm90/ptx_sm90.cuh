@@ -19,7 +19,7 @@ __device__ __forceinline__ uint32_t smem_address(const void *p)
 }
 
 /* Memory is read again after this, so that its values need no registers. */
-__device__ __forceinline__ void compiler_fence()
+__host__ __device__ inline void compiler_fence()
 {
     asm volatile("" ::: "memory");
 }
