@@ -96,6 +96,7 @@ static mxa_status check_operand(char operand, mxa_format low, mxa_format high, m
     if (level < MXA_LEVEL_DEFAULT || level > MXA_LEVEL_TOKEN)
         return mxa_fail(MXA_ERR_ARG, "recipe: level_%c %d is not a level", operand, (int)level);
     const mxa_format formats[2] = { low, high };
+    bool has_rule = false, has_factor = false;
     for (int i = 0; i < 2; i++) {
         const char *copy = i == 0 ? "low" : "high";
         if (formats[i] == MXA_FORMAT_NONE)
@@ -108,7 +109,15 @@ static mxa_status check_operand(char operand, mxa_format low, mxa_format high, m
             return mxa_fail(MXA_ERR_ARG,
                             "recipe: level_%c none, but %s_%c %s has no scale besides its factor", operand,
                             copy, operand, info->name);
+        has_rule = has_rule || mxa_format_is_mx(info);
+        has_factor = has_factor || mxa_copy_has_factor(info);
     }
+    if (rule != MXA_RULE_DEFAULT && !has_rule)
+        return mxa_fail(MXA_ERR_RULE, "recipe: rule_%c %s, but no copy of %c has an MX format", operand,
+                        mxa_rule_words[rule], operand);
+    if (level != MXA_LEVEL_DEFAULT && !has_factor)
+        return mxa_fail(MXA_ERR_ARG, "recipe: level_%c %s, but no copy of %c is nvfp4, fp8 or int8", operand,
+                        mxa_level_words[level], operand);
     return MXA_OK;
 }
 

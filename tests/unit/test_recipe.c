@@ -113,8 +113,8 @@ static void text_round_trip(void **state)
 {
     (void)state;
     static const char *const more[] = {
-        "low=f16,high=nvfp4,diag=0,sink=7,rotate,smooth-k=given,rule_q=even,rule_k=rceil",
-        "bf16,low=mxfp6-e2m3,level_q=tensor,level_k=head,pv=bf16",
+        "low=mxfp8-e5m2,high=nvfp4,diag=0,sink=7,rotate,smooth-k=given,rule_q=even,rule_k=rceil",
+        "bf16,low=fp8,level_q=tensor,level_k=head,pv=bf16",
         "low_q=mxfp4,low_k=mxint8,high_q=f32,high_k=bf16,v=nvfp4,sink=9223372036854775807"
     };
     char text[512], again[512];
@@ -161,12 +161,16 @@ static void refused(void **state)
         { "bf16,diag=128", "low", MXA_ERR_ARG },
         { "low=int8,level_k=none", "level_k", MXA_ERR_ARG },
         { "dma8,level_q=row", "token_block", MXA_ERR_ARG },
+        { "dma4,level_k=head", "level_k head", MXA_ERR_ARG },
+        { "bf16,level_q=token", "level_q token", MXA_ERR_ARG },
         { "dma8,pv=f32", "bf16", MXA_ERR_ARG },
         { "dma8,rotate=yes", "yes", MXA_ERR_ARG },
         { "exact,diag=1", "exact", MXA_ERR_ARG },
         { "low=mxfp5", "mxfp6-e2m3", MXA_ERR_FORMAT },
         { "dma8,v=fp4", "fp4", MXA_ERR_FORMAT },
         { "dma8,rule_q=ceil", "rceil", MXA_ERR_RULE },
+        { "dma4,rule_q=floor", "rule_q floor", MXA_ERR_RULE },
+        { "nvfp4,rule_k=even", "rule_k even", MXA_ERR_RULE },
     };
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
         mxa_recipe r;
