@@ -2,7 +2,6 @@
 #include "cpu/dequantize_cpu.h"
 
 #include "core/tensor.h"
-#include "cpu/portable/hadamard_portable.h"
 #include "cpu/row_items.h"
 #include "format/format.h"
 #include "format/nvfp4.h"
@@ -105,7 +104,7 @@ static void finish_row(const work *w, mxa_row_span s, int64_t row, float *x)
 {
     const int64_t dim = w->out->shape[3];
     if (w->copy->rotate)
-        mxa_hadamard_portable(x, dim);
+        mxa_hadamard_pick()->fn(x, dim);
     if (w->copy->mean)
         for (int64_t d = 0; d < dim; d++)
             x[d] += w->copy->mean[s.matrix * dim + d];

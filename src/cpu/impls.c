@@ -4,6 +4,7 @@
 #include "cpu/features.h"
 #include "cpu/kernels.h"
 #include "cpu/portable/codes_portable.h"
+#include "cpu/portable/hadamard_portable.h"
 #include "cpu/ref/codes_ref.h"
 
 const mxa_quantize_impl mxa_quantize_impls[] = {
@@ -26,6 +27,15 @@ const mxa_decode_impl mxa_decode_impls[] = {
     { NULL, MXA_FORMAT_NONE, 0, NULL },
 };
 
+const mxa_hadamard_impl mxa_hadamard_impls[] = {
+#if defined(__x86_64__)
+    { "avx2", MXA_CPU_AVX2, mxa_hadamard_avx2 },
+#endif
+    { "portable", MXA_CPU_PORTABLE, mxa_hadamard_portable },
+    { "ref", 0, mxa_hadamard },
+    { NULL, 0, NULL },
+};
+
 static bool fits(mxa_format wanted, mxa_format format, uint32_t needs)
 {
     return (format == MXA_FORMAT_NONE || format == wanted) && mxa_cpu_has(needs);
@@ -43,6 +53,14 @@ const mxa_decode_impl *mxa_decode_pick(mxa_format format)
 {
     const mxa_decode_impl *impl = mxa_decode_impls;
     while (!fits(format, impl->format, impl->needs))
+        impl++;
+    return impl;
+}
+
+const mxa_hadamard_impl *mxa_hadamard_pick(void)
+{
+    const mxa_hadamard_impl *impl = mxa_hadamard_impls;
+    while (!mxa_cpu_has(impl->needs))
         impl++;
     return impl;
 }

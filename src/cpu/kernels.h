@@ -53,12 +53,23 @@ typedef struct mxa_decode_impl {
     mxa_decode_rows_fn *fn;
 } mxa_decode_impl;
 
+/* Rotate one row in place: docs/numerics.md, section 9. Every implementation gives the reference's bits. */
+typedef void mxa_hadamard_fn(float *x, int64_t cols);
+
+typedef struct mxa_hadamard_impl {
+    const char *name;
+    uint32_t needs;
+    mxa_hadamard_fn *fn;
+} mxa_hadamard_impl;
+
 /* Terminated by an entry without name. */
 extern const mxa_quantize_impl mxa_quantize_impls[];
 extern const mxa_decode_impl mxa_decode_impls[];
+extern const mxa_hadamard_impl mxa_hadamard_impls[];
 
 /* The first entry that fits the format and the (masked) features of this machine. */
 const mxa_quantize_impl *mxa_quantize_pick(mxa_format format);
 const mxa_decode_impl *mxa_decode_pick(mxa_format format);
+const mxa_hadamard_impl *mxa_hadamard_pick(void);
 
 #endif

@@ -2,7 +2,7 @@
 #include "cpu/steps_cpu.h"
 
 #include "core/tensor.h"
-#include "cpu/portable/hadamard_portable.h"
+#include "cpu/kernels.h"
 #include "cpu/row_items.h"
 
 /* Channels whose sums are kept on the stack together. */
@@ -68,6 +68,7 @@ void mxa_span_load(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy, fl
 
 void mxa_span_steps(const float *mean, bool rotate, mxa_row_span s, int64_t dim, const float *from, float *to)
 {
+    mxa_hadamard_fn *const hadamard = mxa_hadamard_pick()->fn;
     const float *m = mean ? mean + s.matrix * dim : NULL;
     for (int64_t r = 0; r < s.rows; r++, from += dim, to += dim) {
         if (m)
@@ -76,7 +77,7 @@ void mxa_span_steps(const float *mean, bool rotate, mxa_row_span s, int64_t dim,
         else if (to != from)
             memcpy(to, from, (size_t)dim * sizeof *to);
         if (rotate)
-            mxa_hadamard_portable(to, dim);
+            hadamard(to, dim);
     }
 }
 

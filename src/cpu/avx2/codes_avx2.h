@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quantisers by eight lanes, of the formats that the recipes store; the contract is in cpu/kernels.h. */
+/* Quantisers and rotation by eight lanes; the contracts are in cpu/kernels.h. */
 #ifndef MXA_CPU_AVX2_CODES_AVX2_H
 #define MXA_CPU_AVX2_CODES_AVX2_H
 
@@ -9,5 +9,7 @@
 mxa_quantize_row_fn mxa_quantize_mx_avx2;
 /* FP8 and INT8. */
 mxa_quantize_row_fn mxa_quantize_element_avx2;
+
+mxa_hadamard_fn mxa_hadamard_avx2;
 
 #endif

@@ -60,7 +60,7 @@ static inline void mxa_avx2_transpose_words(__m128i r[8])
     }
 }
 
-/* Sixteen keys' integers, [16][dim], into [dim / 2][16][2]: a pair moves as a word. dim is a multiple of 16. */
+/* Sixteen keys' integers, [16][dim], into [dim / 2][16][2]: a pair is a word. dim is a multiple of 16. */
 static inline void mxa_avx2_pair_keys(const int8_t *x, int64_t dim, int16_t *out)
 {
     for (int half = 0; half < MXA_AVX2_COLS; half += MXA_AVX2_LANES)
