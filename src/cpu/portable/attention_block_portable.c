@@ -12,14 +12,6 @@ typedef struct block {
     int64_t begin, end;
 } block;
 
-/* Keys of the tile that one row sees, counted from the tile's first. */
-static mxa_span seen_keys(const mxa_tile_work *w, const mxa_key_tile *t, int64_t row)
-{
-    const int64_t position = w->rows.first + row % w->head_rows + w->s->map.q_offset;
-    const mxa_span keys = mxa_visible_keys(&w->s->map, position, position);
-    return (mxa_span){ mxa_max(keys.first - t->first, t->begin), mxa_min(keys.end - t->first, t->end) };
-}
-
 static void multiply_qk(const mxa_tile_work *w, const mxa_key_tile *t, const block *b)
 {
     const mxa_vec *const q = w->q[t->copy] + b->first * w->dim;
@@ -37,7 +29,7 @@ static void multiply_qk(const mxa_tile_work *w, const mxa_key_tile *t, const blo
 static void finish_logits(const mxa_tile_work *w, const mxa_key_tile *t, const block *b, int r, mxa_span seen)
 {
     float *const s = w->logits + r * MXA_TILE;
-    const float softcap = w->job->plan->problem.softcap;
+    const float softcap = w->item.job->plan->problem.softcap;
     const mxa_vec factor = mxa_vec_all(w->factor[t->copy][b->first + r]);
     const mxa_vec bias = mxa_vec_all(w->bias[t->copy][b->first + r]);
     for (int64_t j = b->begin; j < b->end; j += MXA_LANES) {
@@ -60,7 +52,7 @@ static void finish_logits(const mxa_tile_work *w, const mxa_key_tile *t, const b
 static float new_max(const mxa_tile_work *w, const block *b, int r)
 {
     const float *const s = w->logits + r * MXA_TILE;
-    mxa_vec largest = mxa_vec_all(w->max[b->first + r]);
+    mxa_vec largest = mxa_vec_all(w->item.max[b->first + r]);
     for (int64_t j = b->begin; j < b->end; j += MXA_LANES)
         largest = mxa_vec_max(mxa_vec_load(s + j), largest);
     const float max = mxa_vec_largest(largest);
@@ -83,7 +75,7 @@ static inline void spread_p(mxa_vec p, mxa_vec *out)
 static float weigh(const mxa_tile_work *w, const block *b, int r, float max)
 {
     const float *const s = w->logits + r * MXA_TILE;
-    const bool f16 = w->job->plan->pv == MXA_PV_F16;
+    const bool f16 = w->item.job->plan->pv == MXA_PV_F16;
     mxa_vec sum[2] = { mxa_vec_all(0.0f), mxa_vec_all(0.0f) };
     for (int64_t j = b->begin; j < b->end; j += MXA_COLS) {
         const mxa_vec p0 = mxa_vec_exp2(mxa_vec_load(s + j) - mxa_vec_all(max));
@@ -107,50 +99,36 @@ static void softmax_row(mxa_tile_work *w, const block *b, int r)
             w->p[j * MXA_ROWS + r] = mxa_vec_all(0.0f);
         return;
     }
-    const float alpha = w->max[row] == -INFINITY ? 0.0f : mxa_vec_exp2(mxa_vec_all(w->max[row] - max))[0];
-    w->sum[row] = w->sum[row] * alpha + weigh(w, b, r, max);
-    w->max[row] = max;
+    const float alpha =
+        w->item.max[row] == -INFINITY ? 0.0f : mxa_vec_exp2(mxa_vec_all(w->item.max[row] - max))[0];
+    w->item.sum[row] = w->item.sum[row] * alpha + weigh(w, b, r, max);
+    w->item.max[row] = max;
     if (alpha != 1.0f)
-        for (int64_t d = 0; d < w->channels; d += MXA_LANES)
-            mxa_vec_store(w->o + row * w->channels + d,
-                          mxa_vec_load(w->o + row * w->channels + d) * mxa_vec_all(alpha));
+        for (int64_t d = 0; d < w->item.channels; d += MXA_LANES)
+            mxa_vec_store(w->item.o + row * w->item.channels + d,
+                          mxa_vec_load(w->item.o + row * w->item.channels + d) * mxa_vec_all(alpha));
 }
 
 static void multiply_pv(mxa_tile_work *w, const block *b)
 {
-    for (int64_t c = 0; c < w->channels / MXA_COLS; c++) {
+    for (int64_t c = 0; c < w->item.channels / MXA_COLS; c++) {
         mxa_vec sums[MXA_ROWS][2];
         mxa_row_sums(b->rows, b->begin, b->end, w->p,
                      (const mxa_vec *)(const void *)(w->v + c * MXA_TILE * MXA_COLS), sums);
         for (int r = 0; r < b->rows; r++) {
-            float *const o = w->o + (b->first + r) * w->channels + c * MXA_COLS;
+            float *const o = w->item.o + (b->first + r) * w->item.channels + c * MXA_COLS;
             mxa_vec_store(o, mxa_vec_load(o) + sums[r][0]);
             mxa_vec_store(o + MXA_LANES, mxa_vec_load(o + MXA_LANES) + sums[r][1]);
         }
     }
 }
 
-/* Inf and NaN of V that row r sees: a logit of -Inf counts as masked. */
-static void collect_nonfinite(mxa_tile_work *w, const mxa_key_tile *t, const block *b, int r)
-{
-    float *const sums = w->nonfinite + (b->first + r) * w->channels;
-    for (int64_t j = b->begin; j < b->end; j++) {
-        if (!w->v_nonfinite[j] || w->logits[r * MXA_TILE + j] == -INFINITY)
-            continue;
-        float *const v = w->raw;
-        mxa_row_load(w->job->v, w->s->batch, w->h_kv, w->s->k_first + t->first + j, v);
-        for (int64_t d = 0; d < w->dim_v; d++)
-            if (!mxa_f32_is_finite(v[d]))
-                sums[d] += v[d];
-    }
-}
-
 void mxa_tile_add_block(mxa_tile_work *w, const mxa_key_tile *t, int64_t first)
 {
-    block b = { first, (int)mxa_min(w->n - first, MXA_ROWS), MXA_TILE, 0 };
+    block b = { first, (int)mxa_min(w->item.n - first, MXA_ROWS), MXA_TILE, 0 };
     mxa_span seen[MXA_ROWS];
     for (int r = 0; r < b.rows; r++) {
-        seen[r] = seen_keys(w, t, first + r);
+        seen[r] = mxa_item_seen(&w->item, t, first + r);
         if (seen[r].first < seen[r].end) {
             b.begin = mxa_min(b.begin, seen[r].first / MXA_COLS * MXA_COLS);
             b.end = mxa_max(b.end, mxa_whole_groups(seen[r].end));
@@ -161,8 +139,8 @@ void mxa_tile_add_block(mxa_tile_work *w, const mxa_key_tile *t, int64_t first)
     multiply_qk(w, t, &b);
     for (int r = 0; r < b.rows; r++) {
         finish_logits(w, t, &b, r, seen[r]);
-        if (w->careful)
-            collect_nonfinite(w, t, &b, r);
+        if (w->item.careful)
+            mxa_item_collect(&w->item, t, b.first + r, w->logits + r * MXA_TILE);
         softmax_row(w, &b, r);
     }
     multiply_pv(w, &b);

@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of the portable attention share: one item's scratch, one tile of its keys. */
+/* What the parts of the portable attention share: one item's scratch. */
 #ifndef MXA_CPU_ATTENTION_TILE_PORTABLE_H
 #define MXA_CPU_ATTENTION_TILE_PORTABLE_H
 
-#include "cpu/attention_cpu.h"
+#include "cpu/attention_rows.h"
 #include "cpu/portable/products_portable.h"
 
-/*
- * Scratch of an item. Its rows are those of head h, then of the next head, and so on. V's channels are padded
- * to whole groups of MXA_COLS.
- */
+/* Scratch of an item. V's channels are padded to whole groups of MXA_COLS. */
 typedef struct mxa_tile_work {
-    const mxa_attention_job *job;
-    const mxa_sequence *s;
-    int64_t h, n_heads, h_kv, tile;
-    mxa_span rows;        /* of the sequence, in each head */
-    int64_t head_rows, n; /* rows of a head, and of all heads */
-    int64_t dim, dim_v, channels;
-    bool careful, loaded[MXA_COPIES];
+    mxa_item_rows item;
+    int64_t n_heads, dim;
+    bool loaded[MXA_COPIES];
 
     mxa_vec *q[MXA_COPIES];    /* [blocks of MXA_ROWS rows][dim][MXA_ROWS] */
     float *factor[MXA_COPIES]; /* [rows] scale and g_q, in base 2 unless there is a softcap */
@@ -26,20 +19,9 @@ typedef struct mxa_tile_work {
     float *k;                  /* [MXA_TILE / MXA_COLS][dim][MXA_COLS] */
     float *v;                  /* [channels / MXA_COLS][MXA_TILE][MXA_COLS] */
     float *g_k;                /* [MXA_TILE] */
-    bool *v_nonfinite;         /* [MXA_TILE]: the careful path took Inf or NaN out of this row of v */
     float *logits;             /* [MXA_ROWS][MXA_TILE] */
     mxa_vec *p;                /* [MXA_TILE][MXA_ROWS] */
-    float *o;                  /* [rows][channels] */
-    float *max, *sum;          /* [rows] */
-    float *nonfinite;          /* [rows][channels]: visible Inf and NaN of V, summed */
 } mxa_tile_work;
-
-/* One key tile: its keys that some row of the query tile sees, counted from the tile's first. */
-typedef struct mxa_key_tile {
-    int64_t first; /* key 0 of the tile */
-    int64_t begin, end;
-    int copy;
-} mxa_key_tile;
 
 /* n in whole groups of MXA_COLS. */
 static inline int64_t mxa_whole_groups(int64_t n)
