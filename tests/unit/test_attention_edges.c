@@ -59,15 +59,15 @@ static const edge edges[] = {
 };
 
 /* One query and KEYS keys of dim channels, V of one. */
-static void run(const mxa_attention_impl *impl, int dim, float *q_row, float *k_rows, float *v_rows,
-                const float *sink, float *o, float *lse)
+static void run(const mxa_attention_impl *impl, const char *recipe_text, float scale, int dim, float *q_row,
+                float *k_rows, float *v_rows, const float *sink, float *o, float *lse)
 {
     mxa_problem p;
     mxa_problem_default(&p, 1, 1, 1, 1, KEYS, dim);
     p.head_dim_v = 1;
-    p.softmax_scale = 1;
+    p.softmax_scale = scale;
     mxa_recipe recipe;
-    assert_int_equal(mxa_recipe_parse("low=f32", &recipe), MXA_OK);
+    assert_int_equal(mxa_recipe_parse(recipe_text, &recipe), MXA_OK);
     mxa_plan *plan;
     assert_int_equal(mxa_plan_create(&p, &recipe, &plan), MXA_OK);
     assert_int_equal(mxa_cpu_plan(plan, impl), MXA_OK);
@@ -103,7 +103,7 @@ static void every_entry(void **state)
         for (size_t i = 0; mxa_cpu_has(impl->needs) && i < sizeof edges / sizeof edges[0]; i++) {
             float o = 123, lse = 123;
             edge e = edges[i];
-            run(impl, 1, &e.q, e.k, e.v, e.sink == -INFINITY ? NULL : &e.sink, &o, &lse);
+            run(impl, "low=f32", 1, 1, &e.q, e.k, e.v, e.sink == -INFINITY ? NULL : &e.sink, &o, &lse);
             if (!near(edges[i].o, o) || !near(edges[i].lse, lse))
                 fail_msg("%s, %s: o %g, lse %g, not %g, %g", impl->name, edges[i].name, (double)o,
                          (double)lse, (double)edges[i].o, (double)edges[i].lse);
@@ -121,15 +121,33 @@ static void sums_that_pass_infinity(void **state)
         float o = 123, lse = 123;
         if (!mxa_cpu_has(impl->needs))
             continue;
-        run(impl, DIM, q, k, v, NULL, &o, &lse);
+        run(impl, "low=f32", 1, DIM, q, k, v, NULL, &o, &lse);
         if (!near(3.0f, o) || !near(1.0986123f, lse))
             fail_msg("%s: o %g, lse %g", impl->name, (double)o, (double)lse);
     }
 }
 
+/* The sum of key 0 times its factor alone is -Inf in fp32; with the query's small factor its logit is -4. */
+static void factors_that_pass_infinity(void **state)
+{
+    (void)state;
+    enum { DIM = 4 };
+    static const char *const recipes[] = { "int8", "fp8" };
+    float q[DIM] = { 1e-32f, 1e-32f, 1e-32f, 1e-32f }, v[KEYS] = { 100, 2, 6 };
+    float k[KEYS * DIM] = { -1e36f, -1e36f, -1e36f, -1e36f };
+    for (const mxa_attention_impl *impl = mxa_attention_impls; impl->name; impl++)
+        for (int i = 0; i < 2 && mxa_cpu_has(impl->needs); i++) {
+            float o = 123, lse = 123;
+            run(impl, recipes[i], 1e-4f, DIM, q, k, v, NULL, &o, &lse);
+            if (!near(4.8712f, o) || !near(0.70226f, lse))
+                fail_msg("%s, %s: o %g, lse %g", impl->name, recipes[i], (double)o, (double)lse);
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(every_entry),
-                                        cmocka_unit_test(sums_that_pass_infinity) };
+                                        cmocka_unit_test(sums_that_pass_infinity),
+                                        cmocka_unit_test(factors_that_pass_infinity) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@ typedef struct block {
 } block;
 
 /*
- * x, or NaN where it is Inf: a partial sum that overflowed says nothing about the sum's sign, and a logit of
+ * x, or NaN where it is Inf: a sum or a product with one factor that overflowed says nothing about the logit, and
  * -Inf would count as masked. The row goes to the reference.
  */
 static inline __m256 nan_if_inf(__m256 x)
@@ -34,8 +34,8 @@ MXA_AVX2_INLINE void multiply_f32(int rows, const mxa_avx2_copy *c, int64_t row,
     mxa_avx2_block_f32(rows, c->dim, (const float *)c->q + row * c->dim, c->dim, k, sums);
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++) {
-        _mm256_storeu_ps(logits + r * MXA_TILE, nan_if_inf(sums[r][0]));
-        _mm256_storeu_ps(logits + r * MXA_TILE + MXA_AVX2_LANES, nan_if_inf(sums[r][1]));
+        _mm256_storeu_ps(logits + r * MXA_TILE, sums[r][0]);
+        _mm256_storeu_ps(logits + r * MXA_TILE + MXA_AVX2_LANES, sums[r][1]);
     }
 }
 
@@ -79,8 +79,8 @@ MXA_AVX2_INLINE void multiply_blocks(int rows, const mxa_avx2_copy *c, int64_t r
             const __m256 low = add_scaled(n ? _mm256_loadu_ps(to) : zero, sums[r][0], q_scale, scale);
             const __m256 high = add_scaled(n ? _mm256_loadu_ps(to + MXA_AVX2_LANES) : zero, sums[r][1],
                                            q_scale, scale + MXA_AVX2_LANES);
-            _mm256_storeu_ps(to, n + 1 < blocks ? low : nan_if_inf(low));
-            _mm256_storeu_ps(to + MXA_AVX2_LANES, n + 1 < blocks ? high : nan_if_inf(high));
+            _mm256_storeu_ps(to, low);
+            _mm256_storeu_ps(to + MXA_AVX2_LANES, high);
         }
     }
 }
@@ -149,7 +149,7 @@ static float finish_logits(const mxa_avx2_work *w, const mxa_avx2_copy *c, const
         for (int half = 0; half < 2; half++) {
             const int64_t at = j + half * MXA_AVX2_LANES;
             const __m256 scaled = _mm256_mul_ps(_mm256_loadu_ps(s + at), _mm256_loadu_ps(w->g_k + at));
-            const __m256 logit = _mm256_fmadd_ps(scaled, factor, bias);
+            const __m256 logit = nan_if_inf(_mm256_fmadd_ps(scaled, factor, bias));
             largest[half] = _mm256_max_ps(logit, largest[half]);
             _mm256_storeu_ps(s + at, logit);
         }
