@@ -15,8 +15,8 @@ typedef struct block {
 } block;
 
 /*
- * x, or NaN where it is Inf: a sum or a product with one factor that overflowed says nothing about the logit, and
- * -Inf would count as masked. The row goes to the reference.
+ * x, or NaN where it is Inf: a sum or a product with one factor that overflowed says nothing about the
+ * logit, and -Inf would count as masked. The row goes to the reference.
  */
 static inline __m256 nan_if_inf(__m256 x)
 {
