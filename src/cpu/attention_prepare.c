@@ -4,27 +4,9 @@
 
 #include "cpu/attention_work.h"
 #include "cpu/quantize_cpu.h"
+#include "cpu/steps_cpu.h"
 #include "format/format.h"
 #include "format/second_level.h"
-
-/* The finite values of n rows: fp64 sums in token order, one division. */
-static void channel_mean(const mxa_tensor *x, int64_t b, int64_t h, int64_t first, int64_t n, float *mean)
-{
-    double sum[MXA_DIM_MAX] = { 0 };
-    int64_t count[MXA_DIM_MAX] = { 0 };
-    float row[MXA_DIM_MAX];
-    const int64_t dim = x->shape[3];
-    for (int64_t i = 0; i < n; i++) {
-        mxa_row_load(x, b, h, first + i, row);
-        for (int64_t d = 0; d < dim; d++)
-            if (mxa_f32_is_finite(row[d])) {
-                sum[d] += (double)row[d];
-                count[d]++;
-            }
-    }
-    for (int64_t d = 0; d < dim; d++)
-        mean[d] = count[d] ? (float)(sum[d] / (double)count[d]) : 0.0f;
-}
 
 /* [sequences][heads_kv][head_dim] of PREFIX (the first tile's keys) and FULL. */
 static void compute_means(const mxa_plan *plan, const mxa_tensor *k, float *mean)
@@ -34,7 +16,10 @@ static void compute_means(const mxa_plan *plan, const mxa_tensor *k, float *mean
 #pragma omp parallel for num_threads(plan->threads)
     for (int64_t i = 0; i < n; i++) {
         const mxa_sequence *const s = &plan->sequences[i / heads];
-        channel_mean(k, s->batch, i % heads, s->k_first, mxa_min(s->map.kv_len, most), mean + i * dim);
+        const mxa_row_span keys = {
+            .b = s->batch, .h = i % heads, .first = s->k_first, .rows = mxa_min(s->map.kv_len, most)
+        };
+        mxa_span_mean(k, keys, mean + i * dim);
     }
 }
 

@@ -8,19 +8,18 @@
 /* Channels whose sums are kept on the stack together. */
 #define MEAN_CHANNELS 64
 
-/* Channels [first, first + n) of matrix (b, h). */
-static void mean_channels(const mxa_tensor *x, int64_t b, int64_t h, int64_t first, int64_t n,
-                          int64_t n_tokens, float *mean)
+/* Channels [first, first + n) of some tokens. */
+static void mean_channels(const mxa_tensor *x, mxa_row_span s, int64_t first, int64_t n, float *mean)
 {
     double sum[MEAN_CHANNELS] = { 0 };
     int64_t count[MEAN_CHANNELS] = { 0 };
     float row[MEAN_CHANNELS];
     mxa_tensor part = *x;
-    if (n_tokens > 0) /* an empty tensor may have no data */
+    if (s.rows > 0) /* an empty tensor may have no data */
         part.data = (char *)x->data + first * mxa_dtype_bytes(x->dtype);
     part.shape[3] = n;
-    for (int64_t i = 0; i < n_tokens; i++) {
-        mxa_row_load(&part, b, h, i, row);
+    for (int64_t i = 0; i < s.rows; i++) {
+        mxa_row_load(&part, s.b, s.h, s.first + i, row);
         for (int64_t d = 0; d < n; d++) {
             if (mxa_f32_is_finite(row[d])) {
                 sum[d] += (double)row[d];
@@ -32,16 +31,22 @@ static void mean_channels(const mxa_tensor *x, int64_t b, int64_t h, int64_t fir
         mean[first + d] = count[d] ? (float)(sum[d] / (double)count[d]) : 0.0f;
 }
 
+void mxa_span_mean(const mxa_tensor *x, mxa_row_span s, float *mean)
+{
+    const int64_t dim = x->shape[3];
+    for (int64_t first = 0; first < dim; first += MEAN_CHANNELS)
+        mean_channels(x, s, first, dim - first < MEAN_CHANNELS ? dim - first : MEAN_CHANNELS, mean);
+}
+
 void mxa_mean_cpu(const mxa_tensor *x, int64_t n_tokens, int threads, float *mean)
 {
     const int64_t dim = x->shape[3], matrices = x->shape[0] * x->shape[1];
 #pragma omp parallel for schedule(static) num_threads(mxa_token_threads(threads, matrices))
     for (int64_t matrix = 0; matrix < matrices; matrix++) {
-        const int64_t b = matrix / x->shape[1], h = matrix % x->shape[1];
-        for (int64_t first = 0; first < dim; first += MEAN_CHANNELS) {
-            const int64_t n = dim - first < MEAN_CHANNELS ? dim - first : MEAN_CHANNELS;
-            mean_channels(x, b, h, first, n, n_tokens, mean + matrix * dim);
-        }
+        const mxa_row_span s = {
+            .b = matrix / x->shape[1], .h = matrix % x->shape[1], .matrix = matrix, .rows = n_tokens
+        };
+        mxa_span_mean(x, s, mean + matrix * dim);
     }
 }
 

@@ -11,6 +11,9 @@
 /* mean [batch][heads][dim] of the first n_tokens <= seq tokens: mxa_channel_mean. */
 void mxa_mean_cpu(const mxa_tensor *x, int64_t n_tokens, int threads, float *mean);
 
+/* mean [dim] of a span's finite values, 0 where there is none: fp64 sums in token order, one division. */
+void mxa_span_mean(const mxa_tensor *x, mxa_row_span s, float *mean);
+
 /* out = x - mean (NULL: x), rotated if asked. out is F32 and may be x. */
 void mxa_steps_cpu(const mxa_tensor *x, const float *mean, bool rotate, const mxa_tensor *out);
 
