@@ -15,6 +15,8 @@ const mxa_quantize_impl mxa_quantize_impls[] = {
     { "avx2", MXA_FORMAT_MXFP8_E4M3, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
     { "avx2", MXA_FORMAT_MXFP8_E5M2, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
     { "avx2", MXA_FORMAT_MXINT8, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
+    { "avx2", MXA_FORMAT_BF16, MXA_CPU_AVX2, mxa_quantize_half_avx2 },
+    { "avx2", MXA_FORMAT_F16, MXA_CPU_AVX2, mxa_quantize_half_avx2 },
 #endif
     { "portable", MXA_FORMAT_NONE, MXA_CPU_PORTABLE, mxa_quantize_portable },
     { "ref", MXA_FORMAT_NONE, 0, mxa_quantize_ref },

@@ -9,6 +9,8 @@
 mxa_quantize_row_fn mxa_quantize_mx_avx2;
 /* FP8 and INT8. */
 mxa_quantize_row_fn mxa_quantize_element_avx2;
+/* BF16 and F16. */
+mxa_quantize_row_fn mxa_quantize_half_avx2;
 
 mxa_hadamard_fn mxa_hadamard_avx2;
 

@@ -178,3 +178,64 @@ int64_t mxa_quantize_element_avx2(const mxa_code_spec *spec, const float *x, int
     return spec->info->format == MXA_FORMAT_FP8 ? element_row(MXA_FORMAT_FP8, x, cols, g, codes)
                                                 : element_row(MXA_FORMAT_INT8, x, cols, g, codes);
 }
+
+/* As mxa_bf16_from_f32: what would round beyond the largest number is the largest; NaN is 0x7FC0. */
+static inline __m128i to_bf16(__m256 x)
+{
+    const __m256i bits = _mm256_castps_si256(x), mag = magnitude(x);
+    const __m256i inf = _mm256_set1_epi32((int32_t)MXA_F32_INF), largest = _mm256_set1_epi32(0x7F7F7FFF);
+    const __m256i capped = _mm256_min_epi32(mag, largest);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(capped, 16), _mm256_set1_epi32(1));
+    const __m256i half = _mm256_add_epi32(_mm256_set1_epi32(0x7FFF), odd);
+    const __m256i finite = _mm256_srli_epi32(_mm256_add_epi32(capped, half), 16);
+    const __m256i is_inf = _mm256_cmpeq_epi32(mag, inf), is_nan = _mm256_cmpgt_epi32(mag, inf);
+    const __m256i number = _mm256_blendv_epi8(finite, _mm256_set1_epi32(0x7F80), is_inf);
+    const __m256i sign = _mm256_andnot_si256(is_nan, _mm256_slli_epi32(_mm256_srli_epi32(bits, 31), 15));
+    const __m256i half_bits =
+        _mm256_or_si256(sign, _mm256_blendv_epi8(number, _mm256_set1_epi32(0x7FC0), is_nan));
+    const __m256i packed = _mm256_packus_epi32(half_bits, half_bits);
+    return _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08));
+}
+
+/* As mxa_f16_from_f32; NaN is 0x7E00. */
+static inline __m128i to_f16(__m256 x)
+{
+    const __m256i mag = magnitude(x), inf = _mm256_set1_epi32((int32_t)MXA_F32_INF);
+    const __m256i is_finite = _mm256_cmpgt_epi32(inf, mag), is_nan = _mm256_cmpgt_epi32(mag, inf);
+    const __m256 largest = _mm256_set1_ps(65504.0f), lowest = _mm256_set1_ps(-65504.0f);
+    const __m256 capped = _mm256_min_ps(_mm256_max_ps(x, lowest), largest);
+    const __m256 number = _mm256_blendv_ps(x, capped, _mm256_castsi256_ps(is_finite));
+    const __m256 nan = _mm256_castsi256_ps(_mm256_set1_epi32((int32_t)MXA_F32_NAN));
+    return _mm256_cvtps_ph(_mm256_blendv_ps(number, nan, _mm256_castsi256_ps(is_nan)),
+                           _MM_FROUND_TO_NEAREST_INT);
+}
+
+SPECIALIZE void half_row(bool bf16, const float *x, int64_t cols, uint8_t *codes)
+{
+    enum { BYTES = sizeof(uint16_t) };
+    const int64_t whole = cols & -(int64_t)MXA_AVX2_LANES;
+    for (int64_t i = 0; i < whole; i += MXA_AVX2_LANES) {
+        const __m256 v = _mm256_loadu_ps(x + i);
+        _mm_storeu_si128((void *)(codes + i * BYTES), bf16 ? to_bf16(v) : to_f16(v));
+    }
+    if (whole < cols) {
+        float filled[MXA_AVX2_LANES] = { 0 };
+        uint8_t halves[MXA_AVX2_LANES * BYTES];
+        memcpy(filled, x + whole, (size_t)(cols - whole) * sizeof *x);
+        const __m256 v = _mm256_loadu_ps(filled);
+        _mm_storeu_si128((void *)halves, bf16 ? to_bf16(v) : to_f16(v));
+        memcpy(codes + whole * BYTES, halves, (size_t)(cols - whole) * BYTES);
+    }
+}
+
+int64_t mxa_quantize_half_avx2(const mxa_code_spec *spec, const float *x, int64_t cols, float g,
+                               uint8_t *codes, uint8_t *scales)
+{
+    (void)g;
+    (void)scales;
+    if (spec->info->format == MXA_FORMAT_BF16)
+        half_row(true, x, cols, codes);
+    else
+        half_row(false, x, cols, codes);
+    return 0;
+}
