@@ -249,8 +249,8 @@ def table(rows):
         lines.append(
             f"| {r['problem']} | {r['contender']} | {s['ms']:.3f} | {s['tflops']:.0f} | {100 * s['spread']:.1f} % "
             f"| {ratio(r, 'sustained', 'fa3')} | {ratio(r, 'sustained', 'cudnn')} | {b['tflops']:.0f} "
-            f"| {100 * b['spread']:.1f} % | {ratio(r, 'burst', 'fa3')} | {ratio(r, 'burst', 'cudnn')} | {number(r['sm_mhz'], '.0f')} "
-            f"| {number(r['watts'], '.0f')} | {number(error, '.1e')} | {number(r.get('error_exact'), '.1e')} |")
+            f"| {100 * b['spread']:.1f} % | {ratio(r, 'burst', 'fa3')} | {ratio(r, 'burst', 'cudnn')} "
+            f"| {number(r['sm_mhz'], '.0f')} | {number(r['watts'], '.0f')} | {number(error, '.1e')} | {number(r.get('error_exact'), '.1e')} |")
     return "\n".join(lines)
 
 
@@ -272,8 +272,8 @@ def report(head, checks, rows):
                   f"keys at the diagonal and the sink. Burst: {BURST_MS:g} ms of calls after {1e3 * IDLE_S:g} ms "
                   f"idle; sustained: {SUSTAINED_MS:g} ms back to back; both from CUDA graphs, contenders alternating, "
                   f"median of {head['repeats']}; spread is (largest - smallest) / median. x FA3, x cuDNN: their time "
-                  "over ours, bf16. SM clock and power: medians of what nvidia-smi gives in the second half of the sustained part. "
-                  "Error: relative L2 to attention in float64 on the dequantized operands, and on the inputs.",
+                  "over ours, bf16. SM clock and power: medians of what nvidia-smi gives in the second half of the "
+                  "sustained part. Error: relative L2 to attention in float64 on the dequantized operands, and on the inputs.",
                   "", table(rows), ""]
     if checks:
         lines += ["Checks against attention in float64 on the dequantized operands; bounds "
