@@ -30,7 +30,10 @@ static bool fits(const mxa_impl_info *impl, const char *format)
     return impl->available && (strcmp(impl->format, ANY_FORMAT) == 0 || strcmp(impl->format, format) == 0);
 }
 
-/* Whether entry i is the first available one for some format; the names of these are added to formats. */
+/*
+ * Whether entry i is the first available one for some format; the names of these are added to formats. Plain
+ * formats count where an entry names them.
+ */
 static bool runs(mxa_op op, int i, json_t *formats)
 {
     const mxa_format_info *format;
@@ -40,7 +43,7 @@ static bool runs(mxa_op op, int i, json_t *formats)
         int first = 0;
         while (mxa_impl_at(op, first, &impl) && !fits(&impl, format->name))
             first++;
-        if (first != i || !format->quantized)
+        if (first != i || (!format->quantized && strcmp(impl.format, ANY_FORMAT) == 0))
             continue;
         any = true;
         json_array_append_new(formats, json_string(format->name));
