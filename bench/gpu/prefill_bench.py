@@ -250,7 +250,8 @@ def table(rows):
             f"| {r['problem']} | {r['contender']} | {s['ms']:.3f} | {s['tflops']:.0f} | {100 * s['spread']:.1f} % "
             f"| {ratio(r, 'sustained', 'fa3')} | {ratio(r, 'sustained', 'cudnn')} | {b['tflops']:.0f} "
             f"| {100 * b['spread']:.1f} % | {ratio(r, 'burst', 'fa3')} | {ratio(r, 'burst', 'cudnn')} "
-            f"| {number(r['sm_mhz'], '.0f')} | {number(r['watts'], '.0f')} | {number(error, '.1e')} | {number(r.get('error_exact'), '.1e')} |")
+            f"| {number(r['sm_mhz'], '.0f')} | {number(r['watts'], '.0f')} "
+            f"| {number(error, '.1e')} | {number(r.get('error_exact'), '.1e')} |")
     return "\n".join(lines)
 
 
@@ -273,8 +274,8 @@ def report(head, checks, rows):
                   f"idle; sustained: {SUSTAINED_MS:g} ms back to back; both from CUDA graphs, contenders alternating, "
                   f"median of {head['repeats']}; spread is (largest - smallest) / median. x FA3, x cuDNN: their time "
                   "over ours, bf16. SM clock and power: medians of what nvidia-smi gives in the second half of the "
-                  "sustained part. Error: relative L2 to attention in float64 on the dequantized operands, and on the inputs.",
-                  "", table(rows), ""]
+                  "sustained part. Error: relative L2 to attention in float64 on the dequantized operands, and on "
+                  "the inputs.", "", table(rows), ""]
     if checks:
         lines += ["Checks against attention in float64 on the dequantized operands; bounds "
                   f"{OUT_BOUND:.2e} (output, relative L2) and {LSE_BOUND:.2e} (LSE, over max(1, |LSE|)).",
