@@ -24,8 +24,8 @@ static inline __m256 nan_if_inf(__m256 x)
 }
 
 /*
- * The products of keys [j, j + MXA_AVX2_COLS) with rows [first, first + rows) of the block. In fp32; logits
- * point to those of the first row.
+ * Dot products of rows [row, row + rows) of the item with MXA_AVX2_COLS keys, whose K and block scales k and
+ * k_scale point to; logits are the first row's. Here in fp32.
  */
 MXA_AVX2_INLINE void multiply_f32(int rows, const mxa_avx2_copy *c, int64_t row, const float *k,
                                   float *logits)
