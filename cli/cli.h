@@ -22,6 +22,9 @@ int verb_bench(int argc, char **argv);
  */
 int cli_fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
+/* The same for what is no failure. */
+void cli_note(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /*
  * The same for a command line that cannot be right, whatever the files hold; ends the process with
  * CLI_USAGE.

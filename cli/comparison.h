@@ -19,7 +19,9 @@ typedef struct comparison {
     comparison_row *rows;
     size_t count;
     int64_t matrices, heads; /* [batch][heads], and the heads of a batch entry */
-    double fp32_time_ms;     /* the same attention with fp32 operands */
+    int64_t heads_kv, q_len, kv_len, dim;
+    int64_t rows_compared, nonfinite; /* rows of the reference, and those of them with NaN or Inf */
+    double fp32_time_ms;              /* the same attention with fp32 operands */
 } comparison;
 
 /*

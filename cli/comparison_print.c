@@ -27,7 +27,7 @@ static void print_meaning(const comparison *c)
 {
     puts("\nrel_l2 is how far a recipe's output is from exact float64 attention on the same numbers (0.01 is "
          "1 %),\n"
-         "the mean over heads; k bits is what one number of K takes when stored, high the share of high "
+         "the mean over heads; k bits is what one number of K takes in low tiles, high the share of high "
          "tiles.");
     const comparison_row *ours = find_row(c, OUR_RECIPE), *theirs = find_row(c, THEIR_RECIPE);
     if (ours == NULL || theirs == NULL)
@@ -85,6 +85,9 @@ bool comparison_print_table(const comparison *c, bool per_head)
     }
     if (!table_finish(&t))
         return false;
+    printf("%" PRId64 " heads of q, %" PRId64 " of k; %" PRId64 " queries, %" PRId64 " keys, dim %" PRId64
+           ".\n",
+           c->heads, c->heads_kv, c->q_len, c->kv_len, c->dim);
     printf("x fp32: how many times as fast as the same attention with fp32 operands, %.1f ms.\n",
            c->fp32_time_ms);
     print_meaning(c);

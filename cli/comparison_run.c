@@ -7,6 +7,7 @@
 #include "tiles.h"
 #include "timing.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define EXACT_RECIPE  "exact"
@@ -85,6 +86,19 @@ static bool key_bits(const attention_input *input, const mxa_recipe *recipe, dou
     return true;
 }
 
+/* Rows of the reference with NaN or Inf. */
+static int64_t count_nonfinite(const float *reference, int64_t rows, int64_t dim)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t d = 0; d < dim; d++)
+            if (!isfinite(reference[i * dim + d])) {
+                count++;
+                break;
+            }
+    return count;
+}
+
 static bool run_row(comparison_row *row, const comparison *c, const attention_input *input, const outputs *o)
 {
     mxa_recipe recipe;
@@ -118,6 +132,8 @@ static bool run_all(comparison *c, const attention_input *input, const char *con
     progress_begin("float64", attend_steps(input, &exact) + 1 + (int64_t)count);
     if (!attend_all(input, &exact, MXA_DTYPE_F32, o->reference, o->reference_lse))
         return false;
+    c->rows_compared = c->matrices * input->q.shape[2];
+    c->nonfinite = count_nonfinite(o->reference, c->rows_compared, input->v.shape[3]);
     progress_label("fp32");
     if (!time_recipe(input, &fp32, o, &c->fp32_time_ms))
         return false;
@@ -134,7 +150,12 @@ static bool run_all(comparison *c, const attention_input *input, const char *con
 
 bool comparison_run(comparison *c, const attention_input *input, const char *const *recipes, size_t count)
 {
-    *c = (comparison){ .matrices = input->matrices, .heads = input->q.shape[1] };
+    *c = (comparison){ .matrices = input->matrices,
+                       .heads = input->q.shape[1],
+                       .heads_kv = input->k.shape[1],
+                       .q_len = input->q.shape[2],
+                       .kv_len = input->k.shape[2],
+                       .dim = input->q.shape[3] };
     c->rows = cli_alloc(count * sizeof *c->rows, "the results");
     outputs o = { 0 };
     const bool ok = c->rows != NULL && alloc_outputs(&o, input) && run_all(c, input, recipes, count, &o);

@@ -34,6 +34,14 @@ int cli_fail(const char *format, ...)
     return CLI_FAILED;
 }
 
+void cli_note(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    print_sentence(format, args);
+    va_end(args);
+}
+
 void cli_usage(const char *format, ...)
 {
     va_list args;

@@ -110,6 +110,17 @@ bool output_possible(const char *path)
     return error == 0;
 }
 
+bool output_possible_from(const char *input, const char *path)
+{
+    struct stat in, out;
+    if (stat(input, &in) == 0 && stat(path, &out) == 0 && S_ISREG(out.st_mode) && in.st_dev == out.st_dev &&
+        in.st_ino == out.st_ino) {
+        cli_fail("%s: is the input, whose tensors would be lost; -o must name another file", path);
+        return false;
+    }
+    return output_possible(path);
+}
+
 bool output_begin(output_file *out, const char *path)
 {
     *out = (output_file){ .path = path, .fd = -1 };

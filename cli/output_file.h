@@ -20,6 +20,9 @@ typedef struct output_file {
 /* Whether the path can be an output, before long work is done for it. False after a message. */
 bool output_possible(const char *path);
 
+/* The same for what is made of an input: the input itself is refused, whose other tensors would be lost. */
+bool output_possible_from(const char *input, const char *path);
+
 /* One output at a time. Each call returns false after a message; then nothing is left behind. */
 bool output_begin(output_file *out, const char *path);
 bool output_write(output_file *out, const void *data, size_t bytes);

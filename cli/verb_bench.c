@@ -159,7 +159,7 @@ int verb_bench(int argc, char **argv)
         .options = table_of_options,
         .parser = parse,
         .doc = "Time attention (GFLOP/s) and quantisers (GB/s; fused, unfused, memcpy) on random data.\v"
-               "Example: mxattn bench --shape prefill-4k-d64 --json"
+               "All shapes take minutes. Example: mxattn bench --shape prefill-2k-d64"
     };
     bench_options options = { .names = cli_alloc((uint64_t)argc * sizeof(char *), "the list of shapes") };
     if (options.names == NULL)

@@ -132,8 +132,8 @@ int verb_dequantize(int argc, char **argv)
     options_parse(&argp, argc, argv, &options);
 
     st_file file = { .fd = -1 };
-    const bool ok =
-        output_possible(options.output) && st_open(&file, options.input) && dequantize(&options, &file);
+    const bool ok = output_possible_from(options.input, options.output) && st_open(&file, options.input) &&
+                    dequantize(&options, &file);
     st_close(&file);
     return ok ? CLI_DONE : CLI_FAILED;
 }

@@ -173,7 +173,7 @@ int verb_quantize(int argc, char **argv)
     if (packed.opts.level == MXA_LEVEL_DEFAULT)
         packed.opts.level = format->default_level;
     void *data = NULL;
-    const bool ok = output_possible(options.output) && st_open(&file, options.input) &&
+    const bool ok = output_possible_from(options.input, options.output) && st_open(&file, options.input) &&
                     (data = load_tensor(&options, &file, &packed)) != NULL &&
                     quantize(&options, &packed, data);
     packed_free(&packed);

@@ -99,7 +99,7 @@ int verb_run(int argc, char **argv)
     options_parse(&argp, argc, argv, &options);
 
     attention_input input = INPUT_NONE;
-    const bool ok = output_possible(options.output) &&
+    const bool ok = output_possible_from(options.input, options.output) &&
                     input_open(&input, options.input, &options.attention) && run(&options, &input);
     input_close(&input);
     return ok ? CLI_DONE : CLI_FAILED;

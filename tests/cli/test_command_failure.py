@@ -179,3 +179,14 @@ def test_progress_bar_is_for_terminals(tmp_path):
     os.close(ours)
     assert child.wait() == 0
     assert b"%" in drawn and b"#" in drawn and drawn.endswith(b"\r\033[K")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("name", ["in", "link", "folder/../in"])
+def test_the_input_is_no_output(tmp_path, verb, name):
+    source = inputs(tmp_path, verb)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(source)
+    before = open(source, "rb").read()
+    assert "is the input" in refuse(FAILED, *words_of(verb, source, tmp_path / name))
+    assert open(source, "rb").read() == before

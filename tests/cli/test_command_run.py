@@ -137,12 +137,6 @@ def test_unaligned_tensors(tmp_path):
     close(run(tmp_path, x, "--recipe", "exact")["o"], o)
 
 
-def test_input_and_output_may_be_one_file(tmp_path):
-    x = qkv()
-    source = save(tmp_path / "in", x)
-    succeed("run", source, "-o", source, "--recipe", "exact")
-    close(load(source)[0]["o"], attention(x["q"], x["k"], x["v"])[0])
-
 
 @pytest.mark.parametrize("layer", [1, 15, 28])
 def test_sample_data(tmp_path, layer):
