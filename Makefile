@@ -3,6 +3,7 @@
 BUILD := build/release
 PREFIX ?= /usr/local
 PYTHON ?= python3
+MAKEFLAGS += --no-print-directory
 DATA := $(wildcard data/*.safetensors)
 
 .PHONY: all setup demo test bench install format clean
