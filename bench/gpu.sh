@@ -3,7 +3,8 @@
 # Check and time the Hopper prefill kernel: bench/gpu.sh [options of bench/gpu/prefill_bench.py]
 #
 # Needs an sm_90 GPU, nvcc 12.4 or later and a Python with PyTorch (PYTHON=...). LIBRARY=FILE takes a probe that was
-# built before. Results go to bench/results; the exit status is 1 if a check fails.
+# built before; SANITIZER=memcheck runs under compute-sanitizer (with --small --no-times: it is slow). Results go to
+# bench/results; the exit status is not 0 if a check fails.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,4 +15,5 @@ if [ -z "${LIBRARY:-}" ]; then
     "$nvcc" -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -Isrc -Iinclude -Xcompiler -fPIC -shared \
         -cudart static -o "$library" bench/gpu/prefill_probe.cu -L"$(dirname "$nvcc")/../lib64/stubs" -lcuda
 fi
-exec "${PYTHON:-python3}" bench/gpu/prefill_bench.py "$library" --command "bench/gpu.sh $*" "$@"
+exec ${SANITIZER:+compute-sanitizer --tool "$SANITIZER" --error-exitcode 1} \
+    "${PYTHON:-python3}" bench/gpu/prefill_bench.py "$library" "$@"
