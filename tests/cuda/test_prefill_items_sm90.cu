@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The prefill kernel's list of work, evaluated on the host for random problems, against attn/tile_map.h: every
- * query tile of every head once, every key tile that a row sees once and in its precision, and a mask wherever
- * a row does not see all keys of a tile.
+ * The prefill kernel's list of work, evaluated on the host for random problems, against attn/tile_map.h:
+ * every query tile of every head once, every key tile that a row sees once and in its precision, and a mask
+ * wherever a row does not see all keys of a tile.
  */
 #include "attn/tile_map.h"
 #include "cuda/sm90/prefill_item_sm90.h"
@@ -108,7 +108,7 @@ bool sees(const PrefillParams &p, int position, int key)
            (p.window_left < 0 || position - key <= p.window_left);
 }
 
-/* Where no mask is applied, the corners of a group's part of the tile are seen, and so is all between them. */
+/* Where no mask is applied, the corners of a group's part of a tile are seen, and so all between them. */
 void check_masks(const PrefillParams &p, const PrefillItem &it, const std::vector<int> &order)
 {
     for (int k_tile = 0; k_tile < p.k_tiles; k_tile++) {
