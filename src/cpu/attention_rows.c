@@ -20,15 +20,19 @@ mxa_item_rows mxa_item_rows_of(const mxa_attention_job *job, const mxa_attention
     return w;
 }
 
-/* The part that owns a sink logit starts with it: m = sink, l = 1. */
+/*
+ * The part that owns a sink logit starts with it: m = sink, l = 1. One that is no number in base 2 goes to the
+ * reference.
+ */
 void mxa_item_begin(const mxa_item_rows *w)
 {
     const size_t o_bytes = (size_t)(w->n * w->channels) * sizeof *w->o;
     for (int64_t row = 0; row < w->n; row++) {
         const float sink = w->job->sinks ? w->job->sinks[w->h + row / w->head_rows] : -INFINITY;
-        const bool broken = isnan(sink) || sink == INFINITY;
-        w->max[row] = broken ? -INFINITY : (float)((double)sink * MXA_LOG2_E);
-        w->sum[row] = broken ? NAN : sink == -INFINITY ? 0.0f : 1.0f;
+        const float max = (float)((double)sink * MXA_LOG2_E);
+        const bool none = sink == -INFINITY, finite = mxa_f32_is_finite(max);
+        w->max[row] = finite ? max : -INFINITY;
+        w->sum[row] = none ? 0.0f : finite ? 1.0f : NAN;
     }
     memset(w->o, 0, o_bytes);
     if (w->careful)

@@ -59,21 +59,27 @@ static const edge edges[] = {
 };
 
 /* One query and KEYS keys of dim channels, V of one. */
-static void run(const mxa_attention_impl *impl, const char *recipe_text, float scale, int dim, float *q_row,
-                float *k_rows, float *v_rows, const float *sink, float *o, float *lse)
+static mxa_problem problem(float scale, int dim)
 {
     mxa_problem p;
     mxa_problem_default(&p, 1, 1, 1, 1, KEYS, dim);
     p.head_dim_v = 1;
     p.softmax_scale = scale;
+    return p;
+}
+
+static void run(const mxa_attention_impl *impl, const char *recipe_text, mxa_problem p, float *q_row,
+                float *k_rows, float *v_rows, const float *sink, float *o, float *lse)
+{
+    const int64_t dim = p.head_dim;
     mxa_recipe recipe;
     assert_int_equal(mxa_recipe_parse(recipe_text, &recipe), MXA_OK);
     mxa_plan *plan;
     assert_int_equal(mxa_plan_create(&p, &recipe, &plan), MXA_OK);
     assert_int_equal(mxa_cpu_plan(plan, impl), MXA_OK);
     const mxa_tensor q = mxa_tensor_contiguous(q_row, MXA_DTYPE_F32, 1, 1, 1, dim);
-    const mxa_tensor k = mxa_tensor_contiguous(k_rows, MXA_DTYPE_F32, 1, 1, KEYS, dim);
-    const mxa_tensor v = mxa_tensor_contiguous(v_rows, MXA_DTYPE_F32, 1, 1, KEYS, 1);
+    const mxa_tensor k = mxa_tensor_contiguous(k_rows, MXA_DTYPE_F32, 1, 1, p.kv_len, dim);
+    const mxa_tensor v = mxa_tensor_contiguous(v_rows, MXA_DTYPE_F32, 1, 1, p.kv_len, 1);
     const mxa_tensor out = mxa_tensor_contiguous(o, MXA_DTYPE_F32, 1, 1, 1, 1);
     void *const work = aligned_alloc(64, mxa_plan_work_bytes(plan));
     const mxa_attention_args args = { .size = sizeof args,
@@ -103,7 +109,8 @@ static void every_entry(void **state)
         for (size_t i = 0; mxa_cpu_has(impl->needs) && i < sizeof edges / sizeof edges[0]; i++) {
             float o = 123, lse = 123;
             edge e = edges[i];
-            run(impl, "low=f32", 1, 1, &e.q, e.k, e.v, e.sink == -INFINITY ? NULL : &e.sink, &o, &lse);
+            run(impl, "low=f32", problem(1, 1), &e.q, e.k, e.v, e.sink == -INFINITY ? NULL : &e.sink, &o,
+                &lse);
             if (!near(edges[i].o, o) || !near(edges[i].lse, lse))
                 fail_msg("%s, %s: o %g, lse %g, not %g, %g", impl->name, edges[i].name, (double)o,
                          (double)lse, (double)edges[i].o, (double)edges[i].lse);
@@ -121,7 +128,7 @@ static void sums_that_pass_infinity(void **state)
         float o = 123, lse = 123;
         if (!mxa_cpu_has(impl->needs))
             continue;
-        run(impl, "low=f32", 1, DIM, q, k, v, NULL, &o, &lse);
+        run(impl, "low=f32", problem(1, DIM), q, k, v, NULL, &o, &lse);
         if (!near(3.0f, o) || !near(1.0986123f, lse))
             fail_msg("%s: o %g, lse %g", impl->name, (double)o, (double)lse);
     }
@@ -138,9 +145,59 @@ static void factors_that_pass_infinity(void **state)
     for (const mxa_attention_impl *impl = mxa_attention_impls; impl->name; impl++)
         for (int i = 0; i < 2 && mxa_cpu_has(impl->needs); i++) {
             float o = 123, lse = 123;
-            run(impl, recipes[i], 1e-4f, DIM, q, k, v, NULL, &o, &lse);
+            run(impl, recipes[i], problem(1e-4f, DIM), q, k, v, NULL, &o, &lse);
             if (!near(4.8712f, o) || !near(0.70226f, lse))
                 fail_msg("%s, %s: o %g, lse %g", impl->name, recipes[i], (double)o, (double)lse);
+        }
+}
+
+/* LSE of a row that sees no key is the sink, also where fp32 does not hold it in base 2. */
+static void sinks_of_empty_rows(void **state)
+{
+    (void)state;
+    const float sinks[] = { -3e38f, -2, 3e38f };
+    mxa_problem p = problem(1, 1);
+    p.causal = true;
+    p.q_offset = -1;
+    for (const mxa_attention_impl *impl = mxa_attention_impls; impl->name; impl++)
+        for (int i = 0; i < 3 && mxa_cpu_has(impl->needs); i++) {
+            float q = 1, k[KEYS] = { 1, 1, 1 }, v[KEYS] = { 1, 2, 4 }, o = 123, lse = 123;
+            run(impl, "low=f32", p, &q, k, v, &sinks[i], &o, &lse);
+            if (o != 0 || !near(sinks[i], lse))
+                fail_msg("%s, sink %g: o %g, lse %g", impl->name, (double)sinks[i], (double)o, (double)lse);
+        }
+}
+
+/* 1.44 times this cap is infinite in fp32; negative logits are no masked ones. */
+static void cap_near_the_largest_number(void **state)
+{
+    (void)state;
+    mxa_problem p = problem(1, 1);
+    p.softcap = 3e38f;
+    for (const mxa_attention_impl *impl = mxa_attention_impls; impl->name; impl++) {
+        float q = 1, k[KEYS] = { -1, -1, -1 }, v[KEYS] = { 1, 2, 6 }, sink = 0, o = 123, lse = 123;
+        if (!mxa_cpu_has(impl->needs))
+            continue;
+        run(impl, "low=f32", p, &q, k, v, &sink, &o, &lse);
+        if (!near(1.5738f, o) || !near(0.74367f, lse))
+            fail_msg("%s: o %g, lse %g", impl->name, (double)o, (double)lse);
+    }
+}
+
+/* One key's LSE is its logit, which 2^x of P's precision would miss. */
+static void capped_logits(void **state)
+{
+    (void)state;
+    mxa_problem p = problem(1, 1);
+    p.kv_len = 1;
+    p.softcap = 50;
+    for (const mxa_attention_impl *impl = mxa_attention_impls; impl->name; impl++)
+        for (float k = 1; k < 200 && mxa_cpu_has(impl->needs); k *= 1.05f) {
+            float q = 1, v = 1, o = 123, lse = 123;
+            run(impl, "low=f32", p, &q, &k, &v, NULL, &o, &lse);
+            const double want = 50 * tanh((double)k / 50), bound = 50 * 8 * impl->sum_eps + 0x1p-22 * want;
+            if (fabs((double)lse - want) > bound)
+                fail_msg("%s, %g: lse %.9g, not %.9g", impl->name, (double)k, (double)lse, want);
         }
 }
 
@@ -148,6 +205,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(every_entry),
                                         cmocka_unit_test(sums_that_pass_infinity),
-                                        cmocka_unit_test(factors_that_pass_infinity) };
+                                        cmocka_unit_test(factors_that_pass_infinity),
+                                        cmocka_unit_test(sinks_of_empty_rows),
+                                        cmocka_unit_test(cap_near_the_largest_number),
+                                        cmocka_unit_test(capped_logits) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

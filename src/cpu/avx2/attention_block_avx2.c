@@ -165,12 +165,14 @@ static float largest_logit(const float *s, const block *b, float max)
     return mxa_avx2_largest(largest);
 }
 
+/* A cap near the largest number is infinite in base 2. */
 static void cap_logits(float *s, const block *b, float softcap)
 {
     const __m256 cap = _mm256_set1_ps(softcap), cap2 = _mm256_set1_ps((float)((double)softcap * MXA_LOG2_E));
-    for (int64_t j = b->begin; j < b->end; j += MXA_AVX2_LANES)
-        _mm256_storeu_ps(s + j,
-                         _mm256_mul_ps(cap2, mxa_avx2_tanh(_mm256_div_ps(_mm256_loadu_ps(s + j), cap))));
+    for (int64_t j = b->begin; j < b->end; j += MXA_AVX2_LANES) {
+        const __m256 ratio = mxa_avx2_tanh(_mm256_div_ps(_mm256_loadu_ps(s + j), cap));
+        _mm256_storeu_ps(s + j, nan_if_inf(_mm256_mul_ps(cap2, ratio)));
+    }
 }
 
 /* -Inf for keys of the block that the row does not see. */

@@ -39,8 +39,10 @@ static void finish_logits(const mxa_tile_work *w, const mxa_key_tile *t, const b
     }
     if (softcap > 0) {
         const mxa_vec cap = mxa_vec_all(softcap), cap2 = mxa_vec_all((float)((double)softcap * MXA_LOG2_E));
-        for (int64_t j = b->begin; j < b->end; j += MXA_LANES)
-            mxa_vec_store(s + j, cap2 * mxa_vec_tanh(mxa_vec_load(s + j) / cap));
+        for (int64_t j = b->begin; j < b->end; j += MXA_LANES) {
+            const mxa_vec x = cap2 * mxa_vec_tanh(mxa_vec_load(s + j) / cap);
+            mxa_vec_store(s + j, x + (x - x)); /* a cap near the largest number is infinite in base 2 */
+        }
     }
     for (int64_t j = b->begin; j < mxa_min(seen.first, b->end); j++)
         s[j] = -INFINITY;
