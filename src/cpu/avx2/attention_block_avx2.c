@@ -232,7 +232,8 @@ static void softmax_row(mxa_avx2_work *w, const mxa_key_tile *t, block *b, int r
         memset(s + b->begin, 0, (size_t)(b->end - b->begin) * sizeof *s);
         return;
     }
-    b->alpha[r] = old == -INFINITY ? 0.0f : _mm256_cvtss_f32(mxa_avx2_exp2(_mm256_set1_ps(old - max)));
+    /* Its error adds up over tiles. */
+    b->alpha[r] = old == -INFINITY ? 0.0f : _mm256_cvtss_f32(mxa_avx2_exp2_fine(_mm256_set1_ps(old - max)));
     const bool f16 = w->item.job->plan->pv == MXA_PV_F16;
     const float sum = f16 ? weigh(s, b, max, true) : weigh(s, b, max, false);
     w->item.sum[row] = w->item.sum[row] * b->alpha[r] + sum;

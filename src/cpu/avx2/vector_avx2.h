@@ -57,8 +57,8 @@ static inline __m256 mxa_avx2_exp2(__m256 x)
     return _mm256_mul_ps(p, power);
 }
 
-/* The same to 2^-22, of degree 5, for what becomes part of a logit; as mxa_vec_exp2. */
-static inline __m256 mxa_avx2_exp2_logit(__m256 x)
+/* The same to 2^-22, of degree 5 as mxa_vec_exp2: for what is not P. */
+static inline __m256 mxa_avx2_exp2_fine(__m256 x)
 {
     __m256 f;
     const __m256 power = mxa_avx2_split(x, &f);
@@ -82,7 +82,7 @@ static inline __m256 mxa_avx2_tanh(__m256 x)
     p = _mm256_fmadd_ps(p, square, _mm256_set1_ps((float)(-1.0 / 3.0)));
     const __m256 near = _mm256_fmadd_ps(_mm256_mul_ps(x, square), p, x);
     const __m256 e =
-        mxa_avx2_exp2_logit(_mm256_mul_ps(size, _mm256_set1_ps((float)(-2.0 * 1.4426950408889634))));
+        mxa_avx2_exp2_fine(_mm256_mul_ps(size, _mm256_set1_ps((float)(-2.0 * 1.4426950408889634))));
     const __m256 far = _mm256_div_ps(_mm256_sub_ps(one, e), _mm256_add_ps(one, e));
     const __m256 signed_far = _mm256_or_ps(far, _mm256_and_ps(x, sign));
     return _mm256_blendv_ps(signed_far, near, _mm256_cmp_ps(size, _mm256_set1_ps(0.25f), _CMP_LT_OQ));
