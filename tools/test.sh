@@ -58,10 +58,14 @@ ctests() {
         --test-output-size-passed 1000000 --output-junit "$results/$1-tests.xml"
 }
 
-# A job in the background ignores SIGINT, and so would the programs whose end by it is tested.
+# pytests NAME BUILD OPTIONS...: tests/NAME with the library and the command of a build. A job in the background
+# ignores SIGINT, and so would the programs whose end by it is tested.
 pytests() {
-    suite "$1" env --default-signal=INT MXATTN_LIB="$PWD/build/gcc/libmxattn.so" MXATTN_COMMAND="$PWD/build/gcc/mxattn" \
-        .venv/bin/python -m pytest -q -rs "tests/$1" --junit-xml "$results/$1.xml"
+    local tests=$1 build=$2
+    shift 2
+    suite "$build-$tests" env --default-signal=INT MXATTN_LIB="$PWD/build/$build/libmxattn.so" \
+        MXATTN_COMMAND="$PWD/build/$build/mxattn" .venv/bin/python -m pytest -q -rs "tests/$tests" \
+        --junit-xml "$results/$build-$tests.xml" "$@"
 }
 
 check style tools/style.sh || true
