@@ -21,8 +21,8 @@ mxa_item_rows mxa_item_rows_of(const mxa_attention_job *job, const mxa_attention
 }
 
 /*
- * The part that owns a sink logit starts with it: m = sink, l = 1. If it is no number in base 2, the reference
- * decides.
+ * The part that owns a sink logit starts with it: m = sink, l = 1. If it is no number in base 2, the row goes
+ * to the reference.
  */
 void mxa_item_begin(const mxa_item_rows *w)
 {
