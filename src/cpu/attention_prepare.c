@@ -23,19 +23,6 @@ static void compute_means(const mxa_plan *plan, const mxa_tensor *k, float *mean
     }
 }
 
-/* Four sums, since one is a chain of dependent additions. */
-static double dot(const float *a, const float *b, int64_t n)
-{
-    double sum[4] = { 0 };
-    int64_t d = 0;
-    for (; d + 4 <= n; d += 4)
-        for (int i = 0; i < 4; i++)
-            sum[i] += (double)a[d + i] * (double)b[d + i];
-    for (; d < n; d++)
-        sum[0] += (double)a[d] * (double)b[d];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
 /* b_i = softmax_scale * <q_i, mean>, with Q as it comes. */
 static void compute_bias(const mxa_plan *plan, const mxa_tensor *q, const float *mean, float *bias)
 {
@@ -51,7 +38,8 @@ static void compute_bias(const mxa_plan *plan, const mxa_tensor *q, const float 
         float row[MXA_DIM_MAX];
         for (int64_t i = rows.first; i < rows.end; i++) {
             mxa_row_load(q, s->batch, h, s->q_first + i, row);
-            bias[s->q_rows + h * s->map.q_len + i] = (float)((double)p->softmax_scale * dot(row, mu, dim));
+            bias[s->q_rows + h * s->map.q_len + i] =
+                (float)((double)p->softmax_scale * mxa_dot(row, mu, dim));
         }
     }
 }

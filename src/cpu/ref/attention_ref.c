@@ -40,19 +40,6 @@ static void load_v(const mxa_attention_job *job, const mxa_sequence *s, int64_t 
     }
 }
 
-/* Four sums, which differ from one by the rounding of float64. */
-static double dot(const float *a, const float *b, int64_t n)
-{
-    double sum[4] = { 0 };
-    int64_t d = 0;
-    for (; d + 4 <= n; d += 4)
-        for (int i = 0; i < 4; i++)
-            sum[i] += (double)a[d + i] * (double)b[d + i];
-    for (; d < n; d++)
-        sum[0] += (double)a[d] * (double)b[d];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
 /* s_ij from <q_i, k_j>. */
 static double logit(const mxa_problem *p, double dot_qk, double g_q, double g_k, double bias)
 {
@@ -105,7 +92,7 @@ static void add_tile(const mxa_attention_job *job, const mxa_sequence *s, int64_
         const double g_q = (double)mxa_rows_factor(&q, i), bias = (double)mxa_job_bias(job, copy, s, h, i);
         for (int64_t j = mxa_max(seen.first, keys.first);
              j < mxa_min(seen.end, keys.end) && !isnan(w->max[r]); j++) {
-            const double dot_qk = dot(w->q[copy][r], w->k[j % MXA_TILE], p->head_dim);
+            const double dot_qk = mxa_dot(w->q[copy][r], w->k[j % MXA_TILE], p->head_dim);
             add_key(w, r, logit(p, dot_qk, g_q, (double)mxa_rows_factor(&k, j), bias), j, p->head_dim_v);
         }
     }
