@@ -6,14 +6,7 @@
 #ifndef MXA_CPU_KERNELS_H
 #define MXA_CPU_KERNELS_H
 
-#include <mxattn/mxattn.h>
-
-/* What turns fp32 into one format's codes; everything is resolved (no DEFAULT). */
-typedef struct mxa_code_spec {
-    const mxa_format_info *info;
-    mxa_rule rule;  /* of MX formats */
-    unsigned nvfp4; /* MXA_NVFP4_... */
-} mxa_code_spec;
+#include "format/copy.h"
 
 /*
  * Quantise one row.

@@ -285,18 +285,6 @@ static void region_factors(const work *w, int c)
         g[i] = mxa_second_level(divisor, copy->spec.nvfp4, g[i]);
 }
 
-int64_t mxa_level_count(mxa_level level, const int64_t shape[4])
-{
-    const int64_t matrices = shape[0] * shape[1];
-    switch (level) {
-    case MXA_LEVEL_TENSOR: return 1;
-    case MXA_LEVEL_HEAD: return matrices;
-    case MXA_LEVEL_TOKEN_BLOCK: return matrices * mxa_items_per_matrix(shape);
-    case MXA_LEVEL_TOKEN: return matrices * shape[2];
-    default: return 0;
-    }
-}
-
 /* What stands in the outputs before the items are coded. */
 static void begin_copy(const work *w, int c)
 {

@@ -5,18 +5,6 @@
 
 #include "cpu/kernels.h"
 
-/* One copy to be made of a tensor. */
-typedef struct mxa_copy {
-    mxa_code_spec spec;
-    mxa_level level; /* resolved; NONE for plain and most MX formats */
-    mxa_axis axis;
-    mxa_layout layout;
-    bool rotate;
-    const float *mean;    /* [batch][heads][dim], or NULL */
-    const float *g_given; /* factors of the level, or NULL: computed into out.g */
-    mxa_packed out;       /* out.g receives given factors too */
-} mxa_copy;
-
 #define MXA_MAX_THREADS 1024 /* a call that asks for more is refused */
 
 /* Bytes of scratch that mxa_quantize_copies needs for a tensor; SIZE_MAX if they do not fit. */
@@ -38,21 +26,5 @@ mxa_status mxa_quantize_copies(const mxa_tensor *x, mxa_nonfinite policy, int n,
  */
 float mxa_finite_amax(const mxa_tensor *x, mxa_nonfinite policy, const mxa_copy *copy, int threads,
                       void *scratch);
-
-/* How many factors a tensor has at a level; 0 at NONE. */
-int64_t mxa_level_count(mxa_level level, const int64_t shape[4]);
-
-/* Index of the factor of (batch, head, row) at a level; 0 at level NONE. */
-static inline int64_t mxa_level_index(mxa_level level, const int64_t shape[4], int64_t b, int64_t h,
-                                      int64_t row)
-{
-    const int64_t matrix = b * shape[1] + h;
-    switch (level) {
-    case MXA_LEVEL_HEAD: return matrix;
-    case MXA_LEVEL_TOKEN_BLOCK: return matrix * ((shape[2] + 127) / 128) + row / 128;
-    case MXA_LEVEL_TOKEN: return matrix * shape[2] + row;
-    default: return 0;
-    }
-}
 
 #endif
