@@ -1,45 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls on plans, attention and the tile map. Arguments are checked here and in attn/plan.c. */
-#include <stdlib.h>
-#include <string.h>
-
 #include "attn/plan.h"
 #include "core/status.h"
 #include "core/tensor.h"
 #include "cpu/attention_cpu.h"
+#include "cuda/loader.h"
 #include "format/second_level.h"
 
 enum { WORK_ALIGNMENT = 64 };
 
-mxa_status mxa_device_parse(const char *text, mxa_device *device)
+static bool on_cuda(const mxa_problem *problem)
 {
-    if (!text || !device)
-        return mxa_fail(MXA_ERR_ARG, "%s: is NULL", text ? "device" : "text");
-    static const char prefix[] = "cuda:";
-    const bool cuda = strncmp(text, prefix, sizeof prefix - 1) == 0;
-    const char *const number = cuda ? text + sizeof prefix - 1 : "";
-    enum { DIGITS = 3 };
-    if (strcmp(text, "auto") == 0) {
-        *device = MXA_DEVICE_AUTO;
-    } else if (strcmp(text, "cpu") == 0) {
-        *device = MXA_DEVICE_CPU;
-    } else if (*number && strspn(number, "0123456789") == strlen(number) && strlen(number) <= DIGITS) {
-        *device = (mxa_device)(MXA_DEVICE_CUDA_0 + atoi(number));
-    } else {
-        return mxa_fail(MXA_ERR_ARG, "device: \"%.40s\" is not auto, cpu or cuda:N", text);
-    }
-    return MXA_OK;
+    return problem->device >= MXA_DEVICE_CUDA_0;
 }
 
-static mxa_status check_device(mxa_device device)
+/* Whether a backend is there for the device; the table of CUDA's. */
+static mxa_status open_backend(const mxa_problem *problem, const mxa_cuda_backend **cuda)
 {
-    if (device == MXA_DEVICE_AUTO || device == MXA_DEVICE_CPU)
-        return MXA_OK;
-    if (device < MXA_DEVICE_AUTO)
-        return mxa_fail(MXA_ERR_ARG, "device: %d is not auto, cpu or a CUDA device", (int)device);
-    return mxa_fail(MXA_ERR_DEVICE,
-                    "device: cuda:%d needs a build with the CUDA backend, this one has none (use cpu)",
-                    (int)device - MXA_DEVICE_CUDA_0);
+    if (problem->device < MXA_DEVICE_AUTO)
+        return mxa_fail(MXA_ERR_ARG, "device: %d is not auto, cpu or a CUDA device", (int)problem->device);
+    return on_cuda(problem) ? mxa_cuda_table(cuda) : MXA_OK;
 }
 
 mxa_status mxa_plan_create(const mxa_problem *problem, const mxa_recipe *recipe, mxa_plan **plan)
@@ -48,14 +28,15 @@ mxa_status mxa_plan_create(const mxa_problem *problem, const mxa_recipe *recipe,
         return mxa_fail(MXA_ERR_ARG, "plan: is NULL");
     mxa_recipe standard;
     mxa_recipe_default(&standard);
+    const mxa_cuda_backend *cuda = NULL;
     mxa_status status = mxa_problem_check(problem);
     if (status == MXA_OK)
-        status = check_device(problem->device);
+        status = open_backend(problem, &cuda);
     mxa_plan *made = NULL;
     if (status == MXA_OK)
         status = mxa_plan_build(problem, recipe ? recipe : &standard, &made);
     if (status == MXA_OK)
-        status = mxa_cpu_plan(made, NULL);
+        status = cuda ? mxa_cuda_result(cuda, cuda->plan(made)) : mxa_cpu_plan(made, NULL);
     if (status != MXA_OK)
         mxa_plan_free(made);
     else
@@ -76,8 +57,14 @@ size_t mxa_plan_describe(const mxa_plan *plan, char *text, size_t capacity)
         return 0;
     char recipe[512];
     mxa_recipe_text(&plan->recipe, recipe, sizeof recipe);
-    mxa_text_put(&out, "device: cpu, %d threads\nrecipe: %s\n", plan->threads, recipe);
-    mxa_cpu_describe(plan, &out);
+    const mxa_cuda_backend *cuda;
+    if (!on_cuda(&plan->problem)) {
+        mxa_text_put(&out, "device: cpu, %d threads\nrecipe: %s\n", plan->threads, recipe);
+        mxa_cpu_describe(plan, &out);
+    } else if (mxa_cuda_table(&cuda) == MXA_OK) {
+        mxa_text_put(&out, "device: cuda:%d\nrecipe: %s\n", plan->problem.device - MXA_DEVICE_CUDA_0, recipe);
+        cuda->describe(plan, &out);
+    }
     return out.length;
 }
 
@@ -147,6 +134,8 @@ static mxa_status check_factors(const mxa_plan *plan, const char *name, const fl
     if (plan->packed && level == MXA_LEVEL_TOKEN_BLOCK)
         return mxa_fail(MXA_ERR_ARG, "%s: given factors of level token_block do not go with cu_seqlens",
                         name);
+    if (on_cuda(&plan->problem)) /* in memory of the device */
+        return MXA_OK;
     const int64_t row = plan->packed ? of_k ? plan->problem.kv_len : plan->problem.q_len : 0;
     const int64_t used = of_k ? plan->k_used : plan->q_used;
     for (int64_t i = 0; i < n; i++) {
@@ -184,8 +173,14 @@ static mxa_status check_args(const mxa_plan *plan, const mxa_attention_args *arg
 
 mxa_status mxa_attention(const mxa_plan *plan, const mxa_attention_args *args)
 {
-    const mxa_status status = check_args(plan, args);
-    return status == MXA_OK ? mxa_cpu_attention(plan, args) : status;
+    mxa_status status = check_args(plan, args);
+    if (status != MXA_OK)
+        return status;
+    if (!on_cuda(&plan->problem))
+        return mxa_cpu_attention(plan, args);
+    const mxa_cuda_backend *cuda;
+    status = mxa_cuda_table(&cuda);
+    return status == MXA_OK ? mxa_cuda_result(cuda, cuda->attention(plan, args)) : status;
 }
 
 mxa_status mxa_tile_map_range(const mxa_problem *problem, int64_t b, mxa_tile_range *range)

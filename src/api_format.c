@@ -6,6 +6,7 @@
 #include "core/tensor.h"
 #include "cpu/dequantize_cpu.h"
 #include "cpu/features.h"
+#include "cuda/loader.h"
 #include "format/format.h"
 #include "format/second_level.h"
 
@@ -14,7 +15,7 @@ typedef struct names {
     const char *format, *opts, *packed, *tensor;
 } names;
 
-/* One copy of a tensor: what to do, how large it becomes, and the policy and threads of its options. */
+/* One copy of a tensor: what to do, how large it becomes, and what else its options say. */
 typedef struct request {
     names names;
     bool fill_tail;
@@ -22,11 +23,18 @@ typedef struct request {
     mxa_packed_size size;
     mxa_nonfinite policy;
     int threads;
+    mxa_device device;
+    void *stream;
 } request;
+
+static bool on_cuda(const request *r)
+{
+    return r->device >= MXA_DEVICE_CUDA_0;
+}
 
 void mxa_quant_default(mxa_quant_opts *opts)
 {
-    *opts = (mxa_quant_opts){ .size = sizeof *opts };
+    *opts = (mxa_quant_opts){ .size = sizeof *opts, .device = MXA_DEVICE_CPU };
 }
 
 static const char *level_name(mxa_level level)
@@ -97,6 +105,9 @@ static mxa_status check_choices(const char *name, const mxa_format_info *info, c
         return mxa_fail(MXA_ERR_ALIGN, "%s: mean %p is not aligned to float", name, (const void *)opts->mean);
     if (opts->threads < 0 || opts->threads > MXA_MAX_THREADS)
         return mxa_fail(MXA_ERR_ARG, "%s: threads %d is outside 0..%d", name, opts->threads, MXA_MAX_THREADS);
+    if (opts->device < MXA_DEVICE_AUTO)
+        return mxa_fail(MXA_ERR_ARG, "%s: device %d is not auto, cpu or a CUDA device", name,
+                        (int)opts->device);
     return MXA_OK;
 }
 
@@ -135,7 +146,9 @@ static mxa_status read_options(names names, mxa_format format, const mxa_quant_o
                               .mean = o->mean,
                               .g_given = o->g },
                     .policy = o->nonfinite,
-                    .threads = o->threads };
+                    .threads = o->threads,
+                    .device = o->device,
+                    .stream = o->stream };
     return MXA_OK;
 }
 
@@ -203,9 +216,10 @@ static mxa_status check_packed(const char *name, const mxa_packed *packed, const
     return MXA_OK;
 }
 
-/* g NULL: nothing to check. */
-static mxa_status check_factors(const char *name, const float *g, int64_t count)
+/* g NULL: nothing to check; nor can factors in a device's memory be. */
+static mxa_status check_factors(const request *r, const char *name, const float *g)
 {
+    const int64_t count = on_cuda(r) ? 0 : r->size.g_count;
     for (int64_t i = 0; g && i < count; i++)
         if (!mxa_g_is_legal(g[i]))
             return mxa_fail(MXA_ERR_SCALE, "%s: g[%lld] is %g, outside 2^-117..2^117", name, (long long)i,
@@ -236,16 +250,33 @@ static void *allocate_scratch(size_t bytes)
     return rounded > bytes ? aligned_alloc(line, rounded) : NULL;
 }
 
+static mxa_status quantize_cuda(const mxa_tensor *x, const request *first, int n, const mxa_copy *copies,
+                                int64_t *n_bad)
+{
+    const mxa_cuda_backend *cuda;
+    const mxa_status status = mxa_cuda_table(&cuda);
+    if (status != MXA_OK)
+        return status;
+    return mxa_cuda_result(cuda,
+                           cuda->quantize(first->device, x, first->policy, n, copies, n_bad, first->stream));
+}
+
+/* first: of the one that holds what all copies have in common. n_bad [n], or NULL. */
 static mxa_status quantize(const mxa_tensor *x, const request *first, int n, const mxa_copy *copies,
                            int64_t *n_bad)
 {
+    if (on_cuda(first))
+        return quantize_cuda(x, first, n, copies, n_bad);
     const size_t bytes = mxa_quantize_scratch_bytes(x->shape, copies[0].axis, first->threads);
     void *scratch = allocate_scratch(bytes);
     if (!scratch)
         return no_memory(bytes);
+    int64_t counts[2] = { 0 };
     const mxa_status status =
-        mxa_quantize_copies(x, first->policy, n, copies, first->threads, scratch, n_bad);
+        mxa_quantize_copies(x, first->policy, n, copies, first->threads, scratch, counts);
     free(scratch);
+    for (int c = 0; c < n && status == MXA_OK && n_bad; c++)
+        n_bad[c] = counts[c];
     return status;
 }
 
@@ -261,13 +292,8 @@ mxa_status mxa_quantize(const mxa_tensor *x, mxa_format format, const mxa_quant_
     if (status == MXA_OK)
         status = finish_request(&r, x->shape, out);
     if (status == MXA_OK)
-        status = check_factors(r.names.opts, r.copy.g_given, r.size.g_count);
-    int64_t count = 0;
-    if (status == MXA_OK)
-        status = quantize(x, &r, 1, &r.copy, &count);
-    if (status == MXA_OK && n_bad)
-        *n_bad = count;
-    return status;
+        status = check_factors(&r, r.names.opts, r.copy.g_given);
+    return status == MXA_OK ? quantize(x, &r, 1, &r.copy, n_bad) : status;
 }
 
 /*
@@ -306,17 +332,18 @@ mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const mxa_quan
     for (int c = 0; c < 2 && status == MXA_OK; c++)
         status = finish_request(&r[c], x->shape, outs[c]);
     for (int c = 0; c < 2 && status == MXA_OK; c++)
-        status = check_factors(r[c].names.opts, r[c].copy.g_given, r[c].size.g_count);
-
-    int64_t counts[2] = { 0, 0 };
+        status = check_factors(&r[c], r[c].names.opts, r[c].copy.g_given);
     const mxa_copy copies[2] = { r[0].copy, r[1].copy };
-    if (status == MXA_OK)
-        status = quantize(x, &r[0], 2, copies, counts);
-    if (status == MXA_OK && n_bad) {
-        n_bad[0] = counts[0];
-        n_bad[1] = counts[1];
-    }
-    return status;
+    return status == MXA_OK ? quantize(x, &r[0], 2, copies, n_bad) : status;
+}
+
+static mxa_status dequantize_cuda(const request *r, const mxa_tensor *out)
+{
+    const mxa_cuda_backend *cuda;
+    const mxa_status status = mxa_cuda_table(&cuda);
+    if (status != MXA_OK)
+        return status;
+    return mxa_cuda_result(cuda, cuda->dequantize(r->device, &r->copy, out, r->stream));
 }
 
 mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const mxa_quant_opts *opts,
@@ -331,9 +358,11 @@ mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const mxa_qua
     if (status == MXA_OK)
         status = finish_request(&r, out->shape, in);
     if (status == MXA_OK)
-        status = check_factors("in", in->g, r.size.g_count);
+        status = check_factors(&r, "in", in->g);
     if (status != MXA_OK)
         return status;
+    if (on_cuda(&r))
+        return dequantize_cuda(&r, out);
     const size_t bytes = mxa_dequantize_scratch_bytes(out->shape, r.copy.axis, r.threads);
     void *scratch = allocate_scratch(bytes);
     if (!scratch)

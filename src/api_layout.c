@@ -5,11 +5,12 @@
 #include "core/status.h"
 #include "core/tensor.h"
 #include "cpu/steps_cpu.h"
+#include "cuda/loader.h"
 #include "format/format.h"
 #include "format/import.h"
 #include "format/second_level.h"
 
-mxa_status mxa_channel_mean(const mxa_tensor *x, int64_t n_tokens, float *mean)
+static mxa_status check_mean(const mxa_tensor *x, int64_t n_tokens, const float *mean)
 {
     const mxa_status status = mxa_check_tensor("x", x);
     if (status != MXA_OK)
@@ -19,10 +20,36 @@ mxa_status mxa_channel_mean(const mxa_tensor *x, int64_t n_tokens, float *mean)
     if (!mean)
         return mxa_fail(MXA_ERR_ARG, "mean: is NULL");
     if ((uintptr_t)mean % _Alignof(float) != 0)
-        return mxa_fail(MXA_ERR_ALIGN, "mean: %p is not aligned to float", (void *)mean);
-    const int64_t seq = x->shape[2];
-    mxa_mean_cpu(x, n_tokens < 0 || n_tokens > seq ? seq : n_tokens, 0, mean);
+        return mxa_fail(MXA_ERR_ALIGN, "mean: %p is not aligned to float", (const void *)mean);
     return MXA_OK;
+}
+
+/* As many tokens as there are, for -1 and for more. */
+static int64_t mean_tokens(const mxa_tensor *x, int64_t n_tokens)
+{
+    return n_tokens < 0 || n_tokens > x->shape[2] ? x->shape[2] : n_tokens;
+}
+
+mxa_status mxa_channel_mean(const mxa_tensor *x, int64_t n_tokens, float *mean)
+{
+    const mxa_status status = check_mean(x, n_tokens, mean);
+    if (status == MXA_OK)
+        mxa_mean_cpu(x, mean_tokens(x, n_tokens), 0, mean);
+    return status;
+}
+
+mxa_status mxa_device_channel_mean(mxa_device device, const mxa_tensor *x, int64_t n_tokens, float *mean,
+                                   void *stream)
+{
+    if (device < MXA_DEVICE_CUDA_0)
+        return mxa_fail(MXA_ERR_ARG, "device: %d is not a CUDA device", (int)device);
+    mxa_status status = check_mean(x, n_tokens, mean);
+    const mxa_cuda_backend *cuda;
+    if (status == MXA_OK)
+        status = mxa_cuda_table(&cuda);
+    if (status != MXA_OK)
+        return status;
+    return mxa_cuda_result(cuda, cuda->channel_mean(device, x, mean_tokens(x, n_tokens), mean, stream));
 }
 
 static mxa_status check_step(const mxa_tensor *x, const mxa_tensor *out)

@@ -78,6 +78,48 @@ typedef struct mxa_tensor {
 MXA_API mxa_tensor mxa_tensor_contiguous(void *data, mxa_dtype dtype, int64_t batch, int64_t heads,
                                          int64_t seq, int64_t dim);
 
+/* ------------------------------------------------------------------ devices */
+
+/* cuda:N is MXA_DEVICE_CUDA_0 + N. AUTO is the CPU: a call is told of a GPU, it does not look for one. */
+typedef enum mxa_device { MXA_DEVICE_AUTO = -2, MXA_DEVICE_CPU = -1, MXA_DEVICE_CUDA_0 = 0 } mxa_device;
+
+/*
+ * "auto", "cpu" or "cuda:N". MXA_ERR_ARG for another word. Whether the device is there is the business of the
+ * call that gets it.
+ */
+MXA_API mxa_status mxa_device_parse(const char *text, mxa_device *device);
+
+/*
+ * CUDA devices that this process sees; 0 where there is none, and mxa_error_text() then says what is missing.
+ * The first call that names a CUDA device, this one too, loads libmxattn_cuda.so: the file that the
+ * environment variable MXA_CUDA_LIBRARY names, or the one beside libmxattn.so, or one in the linker's search
+ * path.
+ */
+MXA_API int mxa_device_count(void);
+
+typedef struct mxa_device_info {
+    char name[128];
+    int arch_major, arch_minor; /* compute capability, 9 and 0 */
+    int multiprocessors;
+    int64_t memory_bytes;
+    bool usable;      /* kernels are there for its architecture */
+    char reason[128]; /* why it is not usable, "" if it is */
+} mxa_device_info;
+
+/* MXA_ERR_ARG a NULL pointer or no CUDA device; MXA_ERR_DEVICE it is not there. */
+MXA_API mxa_status mxa_device_query(mxa_device device, mxa_device_info *info);
+
+/*
+ * Memory of a CUDA device for programs that have no CUDA runtime of their own; memory from cudaMalloc does as
+ * well. Copies go to, from or within the device and are done when the call returns. stream: a cudaStream_t,
+ * NULL is the default stream.
+ * MXA_ERR_ARG no CUDA device; MXA_ERR_MEMORY; MXA_ERR_DEVICE.
+ */
+MXA_API mxa_status mxa_device_alloc(mxa_device device, size_t bytes, void **memory);
+MXA_API mxa_status mxa_device_free(mxa_device device, void *memory);
+MXA_API mxa_status mxa_device_copy(mxa_device device, void *to, const void *from, size_t bytes);
+MXA_API mxa_status mxa_device_synchronize(mxa_device device, void *stream);
+
 /* ------------------------------------------------------------------ formats */
 
 typedef enum mxa_format {
@@ -171,6 +213,8 @@ typedef struct mxa_quant_opts {
                           F16 and BF16, which keep the input as it is */
     const float *g;    /* second-level factors of the chosen level given by the caller, or NULL: computed */
     int threads;       /* 0: as OpenMP decides */
+    mxa_device device; /* where x, the copies, mean, g and n_bad are: CPU by default */
+    void *stream;      /* of CUDA devices */
 } mxa_quant_opts;
 
 MXA_API void mxa_quant_default(mxa_quant_opts *opts);
@@ -207,20 +251,24 @@ MXA_API mxa_status mxa_packed_sizes(mxa_format format, const mxa_quant_opts *opt
  *   out      buffers of the sizes that mxa_packed_sizes gives
  *   n_bad    NULL, or receives the number of blocks (FP8, INT8: elements) that hold NaN or Inf
  *
+ * On a CUDA device all memory, also mean, g and n_bad, is the device's, and the call returns once its work is
+ * queued on stream, but for MXA_NONFINITE_ERROR, which waits for the scan. Given factors g are not checked
+ * there.
  * Rounds to nearest, ties to even; what exceeds the largest code becomes it. The same bytes on every backend
  * (docs/numerics.md). A plain format (F32, F16, BF16) rounds once and saturates, NaN and Inf stay.
  * MXA_ERR_ARG a NULL pointer or contradicting options; MXA_ERR_SHAPE dim not a multiple of the block (without
  * fill_tail) or a broken shape; MXA_ERR_FORMAT, MXA_ERR_RULE, MXA_ERR_LAYOUT; MXA_ERR_ALIGN; MXA_ERR_SCALE a
- * given g; MXA_ERR_NONFINITE under that policy; MXA_ERR_MEMORY.
+ * given g; MXA_ERR_NONFINITE under that policy; MXA_ERR_MEMORY; MXA_ERR_DEVICE; MXA_ERR_UNSUPPORTED what the
+ * device has no kernel for.
  */
 MXA_API mxa_status mxa_quantize(const mxa_tensor *x, mxa_format format, const mxa_quant_opts *opts,
                                 const mxa_packed *out, int64_t *n_bad);
 
 /*
  * The fused quantiser: a low and a high copy of x from one read, the same bytes as two calls of mxa_quantize.
- * Each copy has its own options; the policy for NaN and Inf, and threads, are the low copy's. n_bad receives
- * both counts, low first. Only AXIS_HEAD. Errors as mxa_quantize; MXA_ERR_ARG also for AXIS_TOKEN or if the
- * two policies differ, or the means of two quantised copies.
+ * Each copy has its own options; the policy for NaN and Inf, threads, device and stream are the low copy's.
+ * n_bad receives both counts, low first. Only AXIS_HEAD. Errors as mxa_quantize; MXA_ERR_ARG also for
+ * AXIS_TOKEN or if the two policies differ, or the means of two quantised copies.
  */
 MXA_API mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const mxa_quant_opts *low_opts,
                                      const mxa_packed *low_out, mxa_format high,
@@ -242,6 +290,10 @@ MXA_API mxa_status mxa_dequantize(const mxa_packed *in, mxa_format format, const
  * finite values, 0 where there is none; fp64 sum in token order, one division, rounded to fp32.
  */
 MXA_API mxa_status mxa_channel_mean(const mxa_tensor *x, int64_t n_tokens, float *mean);
+
+/* The same in the memory of a CUDA device. Queued on stream. */
+MXA_API mxa_status mxa_device_channel_mean(mxa_device device, const mxa_tensor *x, int64_t n_tokens,
+                                           float *mean, void *stream);
 
 /* out = x - mean, in fp32; out is F32. May be in place. */
 MXA_API mxa_status mxa_subtract_mean(const mxa_tensor *x, const float *mean, const mxa_tensor *out);
@@ -352,14 +404,6 @@ MXA_API const char *mxa_recipe_name(int i);
 /* ------------------------------------------------------------------ attention */
 
 #define MXA_OFFSET_AUTO INT64_MIN /* query i stands at position i + kv_len - q_len: bottom-right alignment */
-
-typedef enum mxa_device { MXA_DEVICE_AUTO = -2, MXA_DEVICE_CPU = -1, MXA_DEVICE_CUDA_0 = 0 } mxa_device;
-
-/*
- * "auto", "cpu" or "cuda:N". MXA_ERR_ARG for another word. Whether the device is there is the plan's
- * business.
- */
-MXA_API mxa_status mxa_device_parse(const char *text, mxa_device *device);
 
 /*
  * One attention. Query head h reads key/value head h / (heads / heads_kv). All tensors are

@@ -301,6 +301,8 @@ void mxa_plan_free(mxa_plan *plan)
 {
     if (!plan)
         return;
+    if (plan->backend)
+        plan->backend_free(plan->backend);
     free(plan->sequences);
     free(plan->tiles);
     free(plan);

@@ -63,6 +63,9 @@ struct mxa_plan {
     int64_t item_rows;  /* the most rows that these have in a query tile */
     int64_t head_items; /* items that a query tile makes of all its heads */
     size_t work_bytes;
+
+    void *backend; /* of a CUDA device: what its backend keeps with the plan, freed by backend_free */
+    void (*backend_free)(void *backend);
 };
 
 /* Check the numbers of a problem; device and recipe aside. */

@@ -8,7 +8,7 @@ import numpy as np
 
 STATUSES = (
     "OK ERR_ARG ERR_SHAPE ERR_FORMAT ERR_RULE ERR_LAYOUT ERR_ALIGN ERR_NONFINITE ERR_SCALE ERR_UNSUPPORTED "
-    "ERR_WORKSPACE ERR_MEMORY ERR_DEVICE"
+    "ERR_WORKSPACE ERR_MEMORY ERR_DEVICE ERR_FILE"
 ).split()
 FORMATS = dict(
     zip("none f32 f16 bf16 mxfp8 mxfp8-e5m2 mxfp6 mxfp6-e2m3 mxfp4 mxint8 nvfp4 fp8 int8".split(), range(13))
@@ -58,6 +58,8 @@ class QuantOpts(C.Structure):
         ("mean", C.c_void_p),
         ("g", C.c_void_p),
         ("threads", C.c_int),
+        ("device", C.c_int),
+        ("stream", C.c_void_p),
     ]
 
 

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#define _GNU_SOURCE /* dladdr, secure_getenv */
+#include "cuda/loader.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core/status.h"
+
+#define LIBRARY_VARIABLE "MXA_CUDA_LIBRARY"
+
+enum { PATH_BYTES = 4096, REASON_BYTES = 512 };
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static const mxa_cuda_backend *backend;
+static char reason[REASON_BYTES]; /* why there is no backend */
+
+/* The path of the library beside the one that holds this code; false if that is not known. */
+static bool path_beside(char path[PATH_BYTES])
+{
+    Dl_info self;
+    if (!dladdr((void *)&once, &self) || !self.dli_fname)
+        return false;
+    const char *const slash = strrchr(self.dli_fname, '/');
+    const int folder = slash ? (int)(slash - self.dli_fname) + 1 : 0;
+    return snprintf(path, PATH_BYTES, "%.*s%s", folder, self.dli_fname, MXA_CUDA_LIBRARY_NAME) < PATH_BYTES;
+}
+
+static void *open_library(void)
+{
+    const char *const named = secure_getenv(LIBRARY_VARIABLE);
+    void *library;
+    if (named && *named) {
+        library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
+        if (!library)
+            snprintf(reason, sizeof reason, "device: %s names \"%.200s\", which cannot be loaded: %s",
+                     LIBRARY_VARIABLE, named, dlerror());
+        return library;
+    }
+    char path[PATH_BYTES];
+    library = path_beside(path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
+    if (!library)
+        library = dlopen(MXA_CUDA_LIBRARY_NAME, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        snprintf(
+            reason, sizeof reason,
+            "device: CUDA needs %s beside libmxattn.so or in the linker's search path, or named by %s: %s",
+            MXA_CUDA_LIBRARY_NAME, LIBRARY_VARIABLE, dlerror());
+    return library;
+}
+
+static bool same_abi(const mxa_cuda_abi *a, const mxa_cuda_abi *b)
+{
+    return a->number == b->number && strcmp(a->version, b->version) == 0 && a->plan_bytes == b->plan_bytes &&
+           a->args_bytes == b->args_bytes && a->copy_bytes == b->copy_bytes && a->info_bytes == b->info_bytes;
+}
+
+static void load(void)
+{
+    void *const library = open_library();
+    if (!library)
+        return;
+    mxa_cuda_backend_fn *entry;
+    *(void **)&entry = dlsym(library, MXA_CUDA_ENTRY_NAME);
+    if (!entry) {
+        snprintf(reason, sizeof reason,
+                 "device: the CUDA library that was found is not mxattn's: it has no %s",
+                 MXA_CUDA_ENTRY_NAME);
+        return;
+    }
+    const mxa_cuda_backend *const found = entry();
+    const mxa_cuda_abi here = mxa_cuda_abi_here();
+    if (same_abi(&found->abi, &here))
+        backend = found;
+    else
+        snprintf(
+            reason, sizeof reason,
+            "device: %s is of version %.20s, interface %u, and libmxattn.so of version %s, interface %u; "
+            "both must come from one build",
+            MXA_CUDA_LIBRARY_NAME, found->abi.version, found->abi.number, here.version, here.number);
+}
+
+mxa_status mxa_cuda_table(const mxa_cuda_backend **table)
+{
+    pthread_once(&once, load);
+    if (!backend)
+        return mxa_fail(MXA_ERR_DEVICE, "%s", reason);
+    *table = backend;
+    return MXA_OK;
+}
+
+mxa_status mxa_cuda_result(const mxa_cuda_backend *table, mxa_status status)
+{
+    return status == MXA_OK ? MXA_OK : mxa_fail(status, "%s", table->error_text());
+}

@@ -1,0 +1,17 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds libmxattn_cuda.so at the first use of a CUDA device. Belongs to libmxattn.so, without CUDA. */
+#ifndef MXA_CUDA_LOADER_H
+#define MXA_CUDA_LOADER_H
+
+#include "cuda/backend.h"
+
+/*
+ * The backend's table. MXA_ERR_DEVICE with a sentence if the library is not there, cannot be loaded or belongs
+ * to another build; the answer is that of the first call.
+ */
+mxa_status mxa_cuda_table(const mxa_cuda_backend **table);
+
+/* What a function of the table returned, with its sentence taken over. */
+mxa_status mxa_cuda_result(const mxa_cuda_backend *table, mxa_status status);
+
+#endif
