@@ -50,9 +50,10 @@ static bool run_call(void *call)
 static bool time_recipe(const attention_input *input, const mxa_recipe *recipe, const outputs *o, double *ms)
 {
     attend_call call;
+    const timed_call once = { run_call, &call };
     timing t = { 0 };
     const bool ok = attend_open(&call, input, recipe, MXA_DTYPE_F32, o->result, o->result_lse) &&
-                    timing_measure(run_call, &call, TIMED_RUNS, TIMED_SECONDS, &t);
+                    timing_measure(&once, 1, TIMED_RUNS, TIMED_SECONDS, &t);
     attend_close(&call);
     *ms = t.median_ms;
     return ok;

@@ -13,7 +13,7 @@
 
 #define LINE_BYTES 512
 #define SEPARATORS " \t\r\n"
-#define LARGEST    (INT64_C(1) << 40) /* of one size */
+#define LARGEST    (INT64_C(1) << 40) /* a size, and the elements of a tensor */
 
 /* Where the file lies as seen from the command: beside it as built, beside its folder as installed. */
 static const char *const places[] = { "share/mxattn/shapes.txt", "../share/mxattn/shapes.txt" };
@@ -72,6 +72,23 @@ static bool read_value(shape *s, const char *key, const char *value, const line_
     return true;
 }
 
+/* Whether no tensor of a shape has more elements than LARGEST, so that no product of sizes overflows. */
+static bool sizes_fit(const shape *s)
+{
+    const int64_t widest = s->dim > s->dim_v ? s->dim : s->dim_v;
+    const int64_t sizes[2][4] = { { s->batch, s->heads, s->q_len, widest },
+                                  { s->batch, s->heads_kv, s->kv_len, widest } };
+    for (int i = 0; i < 2; i++) {
+        int64_t elements = 1;
+        for (int j = 0; j < 4; j++) {
+            if (sizes[i][j] > LARGEST / elements)
+                return false;
+            elements *= sizes[i][j];
+        }
+    }
+    return true;
+}
+
 static bool read_words(shape *s, char *line, const line_place *at)
 {
     char *rest;
@@ -100,7 +117,7 @@ static bool read_words(shape *s, char *line, const line_place *at)
     s->heads_kv = s->heads_kv ? s->heads_kv : s->heads;
     s->kv_len = s->kv_len ? s->kv_len : s->q_len;
     s->dim_v = s->dim_v ? s->dim_v : s->dim;
-    return true;
+    return sizes_fit(s) || fail_line(at, "tensors of more than 2^40 elements:", s->name);
 }
 
 static bool add_shape(shape_list *list, char *line, const line_place *at)

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The fused quantiser (two copies of smoothed and rotated keys from one read) against the same steps as
- * calls of their own, and against a copy of the input. The mean of the first tokens is part of both.
+ * calls of their own, and against a copy of the input by as many threads. The mean of the first tokens is
+ * part of both.
  */
 #include "time_shape.h"
 
 #include "cli.h"
-#include "progress.h"
 
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +27,7 @@ typedef struct quantizer {
     mxa_quant_opts opts[2]; /* of the fused call */
     mxa_packed packed[2];
     size_t input_bytes;
+    int threads;
 } quantizer;
 
 static bool check(mxa_status status)
@@ -38,7 +40,14 @@ static bool check(mxa_status status)
 static bool run_memcpy(void *context)
 {
     const quantizer *z = context;
-    memcpy(z->copy, z->x.data, z->input_bytes);
+    const size_t share = z->input_bytes / (size_t)z->threads + 1;
+#pragma omp parallel for num_threads(z->threads) schedule(static, 1)
+    for (int t = 0; t < z->threads; t++) {
+        const size_t first = share * (size_t)t;
+        if (first < z->input_bytes)
+            memcpy((char *)z->copy + first, (const char *)z->x.data + first,
+                   first + share < z->input_bytes ? share : z->input_bytes - first);
+    }
     return true;
 }
 
@@ -57,6 +66,7 @@ static bool run_unfused(void *context)
     mxa_quant_opts plain;
     mxa_quant_default(&plain);
     plain.fill_tail = true;
+    plain.threads = z->threads;
     return check(mxa_channel_mean(&z->x, PREFIX, z->mean)) &&
            check(mxa_subtract_mean(&z->x, z->mean, &z->wide)) && check(mxa_rotate(&z->wide, &z->wide)) &&
            check(mxa_quantize(&z->wide, z->formats[0], &plain, &z->packed[0], NULL)) &&
@@ -75,10 +85,11 @@ static bool alloc_packed(mxa_format format, const mxa_quant_opts *opts, const in
     return out->codes != NULL && out->scales != NULL && out->g != NULL;
 }
 
-static bool open_quantizer(quantizer *z, const shape *s)
+static bool open_quantizer(quantizer *z, const shape *s, int threads)
 {
     const int64_t matrices = s->batch * s->heads, elements = matrices * s->q_len * s->dim;
-    *z = (quantizer){ .formats = { s->low, s->high } };
+    *z = (quantizer){ .formats = { s->low, s->high },
+                      .threads = threads > 0 ? threads : omp_get_max_threads() };
     z->input_bytes = (size_t)elements * (s->type == MXA_DTYPE_F32 ? BYTES_OF_F32 : BYTES_OF_16);
     z->x = mxa_tensor_contiguous(random_tensor(s->type, elements, SEED), s->type, s->batch, s->heads,
                                  s->q_len, s->dim);
@@ -92,6 +103,7 @@ static bool open_quantizer(quantizer *z, const shape *s)
         mxa_quant_default(&z->opts[i]);
         z->opts[i].fill_tail = z->opts[i].rotate = true;
         z->opts[i].mean = z->mean;
+        z->opts[i].threads = z->threads;
         if (!alloc_packed(z->formats[i], &z->opts[i], z->x.shape, &z->packed[i]))
             return false;
     }
@@ -111,20 +123,18 @@ static void close_quantizer(quantizer *z)
     }
 }
 
-bool time_quantizer(const shape *s, shape_time times[QUANTIZE_VARIANTS])
+bool time_quantizer(const shape *s, int threads, shape_time times[QUANTIZE_VARIANTS])
 {
-    static const struct {
-        const char *name;
-        bool (*run)(void *);
-    } ways[QUANTIZE_VARIANTS] = { { "fused", run_fused },
-                                  { "unfused", run_unfused },
-                                  { "memcpy", run_memcpy } };
+    static const char *const names[QUANTIZE_VARIANTS] = { "fused", "unfused", "memcpy" };
     quantizer z;
-    bool ok = open_quantizer(&z, s);
-    for (int i = 0; i < QUANTIZE_VARIANTS && ok; i++, progress_step()) {
-        times[i] = (shape_time){ .variant = ways[i].name, .work = (double)z.input_bytes };
-        ok = timing_measure(ways[i].run, &z, LEAST_RUNS, MIN_SECONDS, &times[i].time);
-    }
+    const timed_call calls[QUANTIZE_VARIANTS] = { { run_fused, &z },
+                                                  { run_unfused, &z },
+                                                  { run_memcpy, &z } };
+    timing results[QUANTIZE_VARIANTS];
+    const bool ok = open_quantizer(&z, s, threads) &&
+                    timing_measure(calls, QUANTIZE_VARIANTS, LEAST_RUNS, MIN_SECONDS, results);
+    for (int i = 0; i < QUANTIZE_VARIANTS && ok; i++)
+        times[i] = (shape_time){ names[i], (double)z.input_bytes, results[i] };
     close_quantizer(&z);
     return ok;
 }

@@ -12,13 +12,15 @@ typedef struct shape_time {
     timing time;
 } shape_time;
 
-enum { ATTENTION_VARIANTS = 5, QUANTIZE_VARIANTS = 3, MAX_VARIANTS = 5 };
+enum { ATTENTION_VARIANTS = 5, QUANTIZE_VARIANTS = 3, MAX_VARIANTS = MAX_CONTENDERS };
 
 /* Random normal numbers of a type; the same seed gives the same ones. NULL after a message. */
 void *random_tensor(mxa_dtype type, int64_t elements, uint64_t seed);
 
-/* Fill in a time for each variant. A progress step each. False after a message. */
-bool time_attention(const shape *s, shape_time times[ATTENTION_VARIANTS]);
-bool time_quantizer(const shape *s, shape_time times[QUANTIZE_VARIANTS]);
+/*
+ * Fill in a time for each variant; they alternate. threads 0: as OpenMP decides. False after a message.
+ */
+bool time_attention(const shape *s, int threads, shape_time times[ATTENTION_VARIANTS]);
+bool time_quantizer(const shape *s, int threads, shape_time times[QUANTIZE_VARIANTS]);
 
 #endif

@@ -6,11 +6,12 @@
 #include "table.h"
 #include "time_shape.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_SHAPE = OPTION_FIRST, KEY_SHAPES, KEY_JSON };
+enum { KEY_SHAPE = OPTION_FIRST, KEY_SHAPES, KEY_THREADS, KEY_JSON };
 
 #define LIST_BYTES 600
 
@@ -18,6 +19,7 @@ typedef struct bench_options {
     const char *file;
     const char **names;
     size_t name_count;
+    int threads; /* 0: as OpenMP decides */
     bool json;
 } bench_options;
 
@@ -31,6 +33,7 @@ typedef struct bench_result {
 static const struct argp_option table_of_options[] = {
     { "shape", KEY_SHAPE, "NAME", 0, "a shape to time, may be repeated (default: all)", 0 },
     { "shapes", KEY_SHAPES, "FILE", 0, "read the shapes from this file", 0 },
+    { "threads", KEY_THREADS, "N", 0, "threads (default: as OpenMP decides)", 0 },
     { "json", KEY_JSON, 0, 0, "print a JSON list", 0 },
     OPTION_HELP,
     { 0 }
@@ -42,6 +45,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case KEY_SHAPE: options->names[options->name_count++] = arg; return 0;
     case KEY_SHAPES: options->file = arg; return 0;
+    case KEY_THREADS: options->threads = (int)option_integer("--threads", arg, 0, INT_MAX); return 0;
     case KEY_JSON: options->json = true; return 0;
     case ARGP_KEY_ARG: cli_usage("bench takes no input, not \"%.80s\"", arg);
     default: return options_default(key, state);
@@ -67,6 +71,13 @@ static const char *unit(const shape *s)
     return s->operation == SHAPE_ATTENTION ? "GFLOP/s" : "GB/s";
 }
 
+/* A quantiser's speed as a share of the copy's, its last variant; negative for an attention. */
+static double share_of_copy(const bench_result *r, int variant)
+{
+    return r->shape->operation == SHAPE_QUANTIZE ? rate(&r->times[variant]) / rate(&r->times[r->count - 1])
+                                                 : -1;
+}
+
 /* (90th - 10th percentile) / median. */
 static double spread(const timing *t)
 {
@@ -75,7 +86,8 @@ static double spread(const timing *t)
 
 static bool print_table(const bench_result *results, size_t count)
 {
-    static const char *const titles[] = { "shape", "variant", "median ms", "spread", "rate", "unit", "runs" };
+    static const char *const titles[] = { "shape", "variant", "median ms", "spread",
+                                          "rate",  "unit",    "of memcpy", "runs" };
     table t;
     table_start(&t, sizeof titles / sizeof titles[0]);
     for (size_t i = 0; i < sizeof titles / sizeof titles[0]; i++)
@@ -89,14 +101,16 @@ static bool print_table(const bench_result *results, size_t count)
             table_add(&t, "%.0f %%", 100 * spread(&time->time));
             table_add(&t, "%.2f", rate(time));
             table_add(&t, "%s", unit(results[i].shape));
+            const double share = share_of_copy(&results[i], j);
+            table_add(&t, share >= 0 ? "%.2f" : "-", share);
             table_add(&t, "%d", time->time.runs);
         }
     printf("mxattn %s, CPU features: %s\n", mxa_version(), mxa_cpu_features());
     if (!table_finish(&t))
         return false;
-    puts("Random normal data. GFLOP/s counts visible scores only; GB/s counts bytes of input. The spread is "
-         "from the\n"
-         "10th to the 90th percentile, of the median.");
+    puts("Random normal data. GFLOP/s counts visible scores only; GB/s counts bytes of input. A shape's "
+         "variants\n"
+         "alternate. The spread is from the 10th to the 90th percentile, of the median.");
     return true;
 }
 
@@ -108,15 +122,16 @@ static bool print_json(const bench_result *results, size_t count)
         for (int j = 0; j < results[i].count; j++) {
             const shape_time *t = &results[i].times[j];
             const shape *s = results[i].shape;
+            const double share = share_of_copy(&results[i], j);
             failed |= json_array_append_new(
                 list,
-                json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:i, s:s}", "shape", s->name,
-                          "operation", s->operation == SHAPE_ATTENTION ? "attention" : "quantize", "variant",
-                          t->variant, "median_ms", json_number(t->time.median_ms), "p10_ms",
+                json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:s, s:o, s:o, s:i, s:s}", "shape",
+                          s->name, "operation", s->operation == SHAPE_ATTENTION ? "attention" : "quantize",
+                          "variant", t->variant, "median_ms", json_number(t->time.median_ms), "p10_ms",
                           json_number(t->time.p10_ms), "p90_ms", json_number(t->time.p90_ms), "spread",
                           json_number(spread(&t->time)), "rate", json_number(rate(t)), "unit", unit(s),
-                          "work", json_number(t->work), "runs", t->time.runs, "cpu_features",
-                          mxa_cpu_features()));
+                          "of_memcpy", share >= 0 ? json_number(share) : json_null(), "work",
+                          json_number(t->work), "runs", t->time.runs, "cpu_features", mxa_cpu_features()));
         }
     if (failed) {
         json_decref(list);
@@ -125,16 +140,16 @@ static bool print_json(const bench_result *results, size_t count)
     return json_print(list);
 }
 
-static bool time_shape(bench_result *result, const shape *s)
+static bool time_shape(bench_result *result, const shape *s, int threads)
 {
     *result = (bench_result){ .shape = s };
     progress_label(s->name);
     if (s->operation == SHAPE_QUANTIZE) {
         result->count = QUANTIZE_VARIANTS;
-        return time_quantizer(s, result->times);
+        return time_quantizer(s, threads, result->times);
     }
     result->count = ATTENTION_VARIANTS;
-    return time_attention(s, result->times);
+    return time_attention(s, threads, result->times);
 }
 
 static bool bench(const bench_options *options, const shape_list *list)
@@ -142,10 +157,11 @@ static bool bench(const bench_options *options, const shape_list *list)
     const size_t count = options->name_count > 0 ? options->name_count : list->count;
     bench_result *results = cli_alloc(count * sizeof *results, "the results");
     bool ok = results != NULL;
-    progress_begin("bench", (int64_t)count * MAX_VARIANTS);
-    for (size_t i = 0; i < count && ok; i++)
+    progress_begin("bench", (int64_t)count);
+    for (size_t i = 0; i < count && ok; i++, progress_step())
         ok = time_shape(&results[i],
-                        options->name_count > 0 ? shapes_find(list, options->names[i]) : &list->shapes[i]);
+                        options->name_count > 0 ? shapes_find(list, options->names[i]) : &list->shapes[i],
+                        options->threads);
     progress_end();
     if (ok)
         ok = options->json ? print_json(results, count) : print_table(results, count);

@@ -108,6 +108,20 @@ static bool print_table(void)
     return true;
 }
 
+/* Nothing runs under an unknown word in MXA_CPU; a plan says so, with the known ones. */
+static bool machine_is_usable(void)
+{
+    mxa_problem problem;
+    mxa_plan *plan = NULL;
+    mxa_problem_default(&problem, 1, 1, 1, 1, 1, 1);
+    problem.device = MXA_DEVICE_CPU;
+    const mxa_status status = mxa_plan_create(&problem, NULL, &plan);
+    mxa_plan_free(plan);
+    if (status != MXA_OK)
+        cli_fail("%s", mxa_error_text());
+    return status == MXA_OK;
+}
+
 int verb_info(int argc, char **argv)
 {
     static const struct argp argp = {
@@ -118,5 +132,7 @@ int verb_info(int argc, char **argv)
     };
     bool json = false;
     options_parse(&argp, argc, argv, &json);
+    if (!machine_is_usable())
+        return CLI_FAILED;
     return (json ? print_json() : print_table()) ? CLI_DONE : CLI_FAILED;
 }

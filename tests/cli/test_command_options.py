@@ -122,6 +122,13 @@ def test_features_that_the_environment_masks(tmp_path):
         assert [e["name"] for e in entries if e["runs"]] == ["ref"]
 
 
+@pytest.mark.parametrize("words", ["info", "info --json", "bench --shape decode-8k-d128"])
+def test_unknown_word_for_the_processor_lists_the_known_ones(words):
+    text = refuse(FAILED, *words.split(), env={"MXA_CPU": "sse9"})
+    for word in "MXA_CPU ref portable avx2 avx512 amx".split():
+        assert word in text
+
+
 def test_bench(tmp_path):
     shapes = tmp_path / "shapes"
     shapes.write_text(
@@ -130,7 +137,7 @@ def test_bench(tmp_path):
         "quantize z heads=1 seq=64 dim=64 low=nvfp4 high=fp8 type=f32\n"
     )
     names = ["--shape", "a", "--shape", "full", "--shape", "z"]
-    rows = json.loads(succeed("bench", "--shapes", shapes, "--json", *names))
+    rows = json.loads(succeed("bench", "--shapes", shapes, "--json", "--threads", 1, *names))
     assert [r["variant"] for r in rows if r["shape"] == "z"] == ["fused", "unfused", "memcpy"]
     assert {r["unit"] for r in rows if r["shape"] == "a"} == {"GFLOP/s"}
     work = {r["shape"]: r["work"] for r in rows}
@@ -138,6 +145,10 @@ def test_bench(tmp_path):
     for row in rows:
         assert row["p10_ms"] <= row["median_ms"] <= row["p90_ms"] and row["runs"] >= 10
         assert row["rate"] == pytest.approx(row["work"] / row["median_ms"] * 1e-6)
+    copy = next(r for r in rows if r["variant"] == "memcpy")
+    for row in rows:
+        share = row["rate"] / copy["rate"] if row["shape"] == "z" else None
+        assert row["of_memcpy"] == (share and pytest.approx(share))
     assert "GB/s" in succeed("bench", "--shapes", shapes, "--shape", "z")
 
 
@@ -153,6 +164,10 @@ def test_bench(tmp_path):
         ("attention a heads", "heads"),
         ("quantize a heads=1 seq=1 dim=1 low=mxfp5", "mxfp5"),
         ("quantize a heads=1 seq=1 dim=1 type=f64", "f64"),
+        ("attention a heads=1 q_len=9999999999999 dim=1", "9999999999999"),
+        ("attention a heads=100000 q_len=100000 dim=1000", '2^40 elements: "a"'),
+        ("attention a heads=1 q_len=1 kv_len=1099511627776 dim=1 dim_v=2", '2^40 elements: "a"'),
+        ("quantize a batch=1099511627776 heads=1099511627776 seq=1099511627776 dim=1099511627776", '"a"'),
     ],
 )
 def test_wrong_shapes_files(tmp_path, line, named):
