@@ -1,6 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Promises beside accuracy: bits do not depend on neighbours, threads, chunks or masked memory."""
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -196,20 +199,37 @@ def test_inputs_are_not_written():
     assert before == [x.tobytes() for x in (q, k, v)]
 
 
-@pytest.mark.parametrize("level", ["ref", "portable", "avx2", "avx512", "amx"])
-def test_cpu_levels(level, tmp_path):
-    """Each level that MXA_CPU allows gives the same bytes when quantising and stays within the bound."""
-    import os
-    import subprocess
-    import sys
-
-    environment = {**os.environ, "MXA_CPU": level}
-    script = "import test_promises; test_promises.check_level()"
+def call_at_level(level, function):
+    """Run a function of this file in a process of its own, since the features are read once."""
+    script = f"import test_promises; test_promises.{function}()"
     folder = os.path.dirname(os.path.abspath(__file__))
     done = subprocess.run(
-        [sys.executable, "-c", script], cwd=folder, env=environment, capture_output=True, text=True
+        [sys.executable, "-c", script],
+        cwd=folder,
+        env={**os.environ, "MXA_CPU": level},
+        capture_output=True,
+        text=True,
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("level", ["ref", "portable", "avx2", "avx512", "amx"])
+def test_cpu_levels(level):
+    """Each level that MXA_CPU allows gives the same bytes when quantising and stays within the bound."""
+    call_at_level(level, "check_level")
+
+
+def test_unknown_cpu_level_lists_the_known_ones():
+    call_at_level("sse9", "check_unknown_level")
+
+
+def check_unknown_level():
+    x = np.zeros((1, 1, 4, 32), np.float32)
+    for call in (lambda: mxa.attention(x, x, x), lambda: mxa.quantize(x, "mxfp4")):
+        with pytest.raises(mxa.MxaError) as error:
+            call()
+        assert error.value.status == "ERR_ARG"
+        assert all(word in error.value.text for word in "MXA_CPU ref portable avx2 avx512 amx".split())
 
 
 def check_level():
