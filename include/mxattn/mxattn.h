@@ -98,7 +98,7 @@ MXA_API mxa_status mxa_device_parse(const char *text, mxa_device *device);
 MXA_API int mxa_device_count(void);
 
 typedef struct mxa_device_info {
-    char name[128];
+    char name[256];
     int arch_major, arch_minor; /* compute capability, 9 and 0 */
     int multiprocessors;
     int64_t memory_bytes;

@@ -5,7 +5,9 @@
 
 #include <mxattn/mxattn.h>
 
-static inline int64_t mxa_dtype_bytes(mxa_dtype dtype)
+#include "core/bits.h"
+
+MXA_HD static inline int64_t mxa_dtype_bytes(mxa_dtype dtype)
 {
     return dtype == MXA_DTYPE_F32 ? 4 : 2;
 }
@@ -31,7 +33,7 @@ mxa_status mxa_check_tensor(const char *name, const mxa_tensor *x);
 mxa_status mxa_check_output(const char *name, const mxa_tensor *x);
 
 /* The first element of row (b, h, i). */
-static inline void *mxa_row(const mxa_tensor *x, int64_t b, int64_t h, int64_t i)
+MXA_HD static inline void *mxa_row(const mxa_tensor *x, int64_t b, int64_t h, int64_t i)
 {
     const int64_t offset = b * x->stride[0] + h * x->stride[1] + i * x->stride[2];
     return (char *)x->data + offset * mxa_dtype_bytes(x->dtype);

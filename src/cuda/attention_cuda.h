@@ -15,7 +15,7 @@ extern "C" {
 
 #include "core/text.h"
 
-/* How an entry wants its operands. V: TENSOR, or BF16 or F16, which is then of the type in which P meets it. */
+/* How an entry wants its operands. V: TENSOR, or BF16 or F16, then the type in which P meets it. */
 typedef struct mxa_cuda_forms {
     mxa_cuda_form q[MXA_COPIES], k[MXA_COPIES], v;
     mxa_level q_factors[MXA_COPIES],
@@ -59,7 +59,7 @@ typedef struct mxa_cuda_attention_impl {
     int arch;        /* 10 * major + minor that it needs at least */
     bool arch_exact; /* that one only: code for sm_90a runs nowhere else */
 
-    /* Why it does not run a plan on any device, a sentence's end such as "has no softcap"; NULL if it does. */
+    /* Why no device runs a plan by it, a sentence's end such as "has no softcap"; NULL if it does. */
     const char *(*refuses)(const mxa_plan *plan);
 
     mxa_cuda_forms (*forms)(const mxa_plan *plan);

@@ -25,19 +25,16 @@ extern "C" {
 
 /* What both sides must agree on. */
 typedef struct mxa_cuda_abi {
-    uint32_t number;
-    const char *version; /* mxa_version() */
+    unsigned number;
+    int major, minor, patch; /* version of the package */
     size_t plan_bytes, args_bytes, copy_bytes, info_bytes;
 } mxa_cuda_abi;
 
-static inline mxa_cuda_abi mxa_cuda_abi_here(void)
-{
-    const mxa_cuda_abi abi = {
-        MXA_CUDA_ABI,     mxa_version(),          sizeof(struct mxa_plan), sizeof(mxa_attention_args),
-        sizeof(mxa_copy), sizeof(mxa_device_info)
-    };
-    return abi;
-}
+#define MXA_CUDA_ABI_HERE                                                                                    \
+    {                                                                                                        \
+        MXA_CUDA_ABI, MXA_VERSION_MAJOR, MXA_VERSION_MINOR, MXA_VERSION_PATCH, sizeof(struct mxa_plan),      \
+            sizeof(mxa_attention_args), sizeof(mxa_copy), sizeof(mxa_device_info)                            \
+    }
 
 /*
  * Every function but the first two returns a status and leaves its sentence in error_text. Arguments are

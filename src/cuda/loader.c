@@ -54,8 +54,9 @@ static void *open_library(void)
 
 static bool same_abi(const mxa_cuda_abi *a, const mxa_cuda_abi *b)
 {
-    return a->number == b->number && strcmp(a->version, b->version) == 0 && a->plan_bytes == b->plan_bytes &&
-           a->args_bytes == b->args_bytes && a->copy_bytes == b->copy_bytes && a->info_bytes == b->info_bytes;
+    return a->number == b->number && a->major == b->major && a->minor == b->minor && a->patch == b->patch &&
+           a->plan_bytes == b->plan_bytes && a->args_bytes == b->args_bytes &&
+           a->copy_bytes == b->copy_bytes && a->info_bytes == b->info_bytes;
 }
 
 static void load(void)
@@ -72,15 +73,15 @@ static void load(void)
         return;
     }
     const mxa_cuda_backend *const found = entry();
-    const mxa_cuda_abi here = mxa_cuda_abi_here();
+    const mxa_cuda_abi here = MXA_CUDA_ABI_HERE;
     if (same_abi(&found->abi, &here))
         backend = found;
     else
-        snprintf(
-            reason, sizeof reason,
-            "device: %s is of version %.20s, interface %u, and libmxattn.so of version %s, interface %u; "
-            "both must come from one build",
-            MXA_CUDA_LIBRARY_NAME, found->abi.version, found->abi.number, here.version, here.number);
+        snprintf(reason, sizeof reason,
+                 "device: %s is of version %d.%d.%d, interface %u, and libmxattn.so of version %d.%d.%d, "
+                 "interface %u; both must come from one build",
+                 MXA_CUDA_LIBRARY_NAME, found->abi.major, found->abi.minor, found->abi.patch,
+                 found->abi.number, here.major, here.minor, here.patch, here.number);
 }
 
 mxa_status mxa_cuda_table(const mxa_cuda_backend **table)

@@ -6,8 +6,8 @@
 #include "cuda/backend.h"
 
 /*
- * The backend's table. MXA_ERR_DEVICE with a sentence if the library is not there, cannot be loaded or belongs
- * to another build; the answer is that of the first call.
+ * The backend's table. MXA_ERR_DEVICE with a sentence if the library is not there, cannot be loaded or
+ * belongs to another build; the answer is that of the first call.
  */
 mxa_status mxa_cuda_table(const mxa_cuda_backend **table);
 

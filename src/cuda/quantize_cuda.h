@@ -70,7 +70,7 @@ mxa_status mxa_cuda_quantize(const mxa_cuda_rows *rows, mxa_nonfinite policy, in
                              const mxa_cuda_copy *copies, const mxa_cuda_bias *bias, int64_t *n_bad,
                              void *work, cudaStream_t stream);
 
-/* 0 where g_written is copy.level in every copy, unless the policy is MXA_NONFINITE_ERROR. Reads no pointer. */
+/* 0 where every g_written is copy.level, unless the policy is MXA_NONFINITE_ERROR. Reads no pointer. */
 int64_t mxa_cuda_quantize_work_bytes(const mxa_cuda_rows *rows, mxa_nonfinite policy, int n,
                                      const mxa_cuda_copy *copies);
 

@@ -1,0 +1,143 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* One call: is the memory the device's, which entry takes it, and what is queued. */
+#include "cuda/attention_plan_cuda.h"
+
+/* Pointers of a call against the device. An empty tensor may have any. */
+static mxa_status check_memory(const mxa_attention_args *a, int device)
+{
+    const struct {
+        const char *name;
+        const void *memory;
+    } all[] = { { "q", a->q->data }, { "k", a->k->data }, { "v", a->v->data },   { "out", a->out->data },
+                { "work", a->work }, { "lse", a->lse },   { "sinks", a->sinks }, { "mean", a->mean },
+                { "g_q", a->g_q },   { "g_k", a->g_k } };
+    mxa_status status = MXA_OK;
+    for (size_t i = 0; i < sizeof all / sizeof all[0] && status == MXA_OK; i++)
+        status = mxa_cuda_check_memory(all[i].name, all[i].memory, device);
+    return status;
+}
+
+static void *at(const mxa_attention_args *args, int64_t offset)
+{
+    return offset >= 0 ? (char *)args->work + offset : NULL;
+}
+
+static mxa_cuda_operand make_operand(const mxa_cuda_place *place, const mxa_tensor *x,
+                                     const mxa_attention_args *args)
+{
+    return (mxa_cuda_operand){
+        .form = place->form,
+        .x = *x,
+        .codes = at(args, place->codes),
+        .scales = at(args, place->scales),
+        .g = at(args, place->g),
+        .nonfinite_tiles = at(args, place->nonfinite_tiles),
+        .row_bytes = place->row_bytes,
+        .scale_cols = place->scale_cols,
+        .g_level = place->g_level,
+    };
+}
+
+static mxa_cuda_job make_job(const mxa_plan *plan, const mxa_cuda_choice *choice,
+                             const mxa_attention_args *args)
+{
+    const mxa_cuda_plan *const cuda = plan->backend;
+    mxa_cuda_job job = {
+        .plan = plan,
+        .device = &cuda->device,
+        .v = make_operand(&choice->v, args->v, args),
+        .out = *args->out,
+        .bias = at(args, choice->bias),
+        .lse = args->lse,
+        .sinks = args->sinks,
+        .sequences = cuda->sequences,
+        .tiles = cuda->tiles,
+        .table = choice->table,
+        .work = at(args, choice->work),
+    };
+    for (int i = 0; i < MXA_COPIES; i++) {
+        if (plan->q[i].info)
+            job.q[i] = make_operand(&choice->q[i], args->q, args);
+        if (plan->k[i].info)
+            job.k[i] = make_operand(&choice->k[i], args->k, args);
+    }
+    return job;
+}
+
+/* The mean that K's copies subtract; NULL: none. */
+static mxa_status queue_mean(const mxa_plan *plan, const mxa_cuda_choice *choice,
+                             const mxa_attention_args *args, cudaStream_t stream, const float **mean)
+{
+    *mean = args->mean;
+    if (!mxa_plan_smooths(plan) || args->mean)
+        return MXA_OK;
+    const mxa_cuda_rows rows = mxa_cuda_plan_rows(plan, MXA_CUDA_K, args->k);
+    const int64_t most = plan->recipe.smooth_k == MXA_SMOOTH_PREFIX ? MXA_TILE : plan->problem.kv_len;
+    float *const computed = at(args, choice->mean);
+    *mean = computed;
+    return mxa_cuda_channel_mean(&rows, most, computed, stream);
+}
+
+static mxa_status queue_copies(const mxa_plan *plan, const mxa_cuda_choice *choice, mxa_cuda_which which,
+                               const mxa_attention_args *args, const float *mean, cudaStream_t stream)
+{
+    const mxa_tensor *const tensors[3] = { args->q, args->k, args->v };
+    const float *const factors[3] = { args->g_q, args->g_k, NULL };
+    const mxa_problem *const p = &plan->problem;
+    const mxa_cuda_bias bias = { at(args, choice->bias), mean, p->heads / p->heads_kv, p->softmax_scale };
+    const bool has_bias = which == MXA_CUDA_Q && bias.bias;
+    const mxa_cuda_rows rows = mxa_cuda_plan_rows(plan, which, tensors[which]);
+    mxa_cuda_copy copies[MXA_COPIES];
+    const int n = mxa_cuda_plan_copies(plan, choice, which, args->work, factors[which], mean, copies);
+    if (n == 0 && !has_bias)
+        return MXA_OK;
+    return mxa_cuda_quantize(&rows, MXA_NONFINITE_PROPAGATE, n, copies, has_bias ? &bias : NULL, NULL,
+                             at(args, choice->work), stream);
+}
+
+/* Rows without any key, and those past the last sequence. */
+static mxa_status queue_empty(const mxa_plan *plan, const mxa_attention_args *args, cudaStream_t stream)
+{
+    mxa_status status = MXA_OK;
+    if (plan->k_rows == 0)
+        status = mxa_cuda_fill_rows(args->out, args->lse, args->sinks, 0, stream);
+    if (status == MXA_OK && plan->q_used < plan->problem.q_len)
+        status = mxa_cuda_fill_rows(args->out, args->lse, NULL, plan->q_used, stream);
+    return status;
+}
+
+static mxa_status queue(const mxa_plan *plan, const mxa_attention_args *args, cudaStream_t stream)
+{
+    const mxa_cuda_plan *const cuda = plan->backend;
+    const mxa_cuda_choice *choice = &cuda->choices[0];
+    mxa_cuda_job job = make_job(plan, choice, args);
+    const char *const reason = choice->impl->unsuited ? choice->impl->unsuited(&job) : NULL;
+    if (reason && cuda->n_choices == 1)
+        return mxa_fail(MXA_ERR_UNSUPPORTED, "attention: %s cannot take these tensors: %s",
+                        choice->impl->name, reason);
+    if (reason) {
+        choice = &cuda->choices[1];
+        job = make_job(plan, choice, args);
+    }
+    const float *mean = NULL;
+    mxa_status status = queue_mean(plan, choice, args, stream, &mean);
+    for (int which = MXA_CUDA_Q; which <= MXA_CUDA_V && status == MXA_OK; which++)
+        status = queue_copies(plan, choice, which, args, mean, stream);
+    return status == MXA_OK ? choice->impl->run(&job, stream) : status;
+}
+
+mxa_status mxa_cuda_attention(const mxa_plan *plan, const mxa_attention_args *args)
+{
+    const mxa_cuda_plan *const cuda = plan->backend;
+    mxa_status status = check_memory(args, cuda->device.index);
+    if (status != MXA_OK)
+        return status;
+    mxa_cuda_scope scope;
+    status = mxa_cuda_enter(cuda->device.index, &scope);
+    if (status == MXA_OK)
+        status = queue_empty(plan, args, args->stream);
+    if (status == MXA_OK && plan->q_rows > 0 && plan->k_rows > 0)
+        status = queue(plan, args, args->stream);
+    mxa_cuda_leave(&scope);
+    return status;
+}
