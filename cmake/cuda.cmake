@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+# libmxattn_cuda.so, which libmxattn.so loads when a CUDA device is asked for. CUDA's runtime is linked into it, the
+# driver is found when it runs: so it builds, loads and answers on machines without a GPU.
+set(MXA_CUDA OFF CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (with gcc and nvcc 12.4 or later)")
+find_program(MXA_NVCC nvcc PATHS /usr/local/cuda/bin)
+set(MXA_NVCC_VERSION 0)
+if(MXA_NVCC)
+  execute_process(COMMAND ${MXA_NVCC} --version OUTPUT_VARIABLE MXA_NVCC_TEXT)
+  if(MXA_NVCC_TEXT MATCHES "release ([0-9.]+)")
+    set(MXA_NVCC_VERSION ${CMAKE_MATCH_1})
+  endif()
+endif()
+set(MXA_BUILD_CUDA OFF)
+if(MXA_CUDA STREQUAL "AUTO")
+  # nvcc has gcc as its host compiler.
+  if(MXA_NVCC_VERSION VERSION_GREATER_EQUAL 12.4 AND CMAKE_C_COMPILER_ID STREQUAL "GNU" AND NOT MXA_SANITIZE)
+    set(MXA_BUILD_CUDA ON)
+  endif()
+elseif(MXA_CUDA)
+  if(MXA_NVCC_VERSION VERSION_LESS 12.4)
+    message(FATAL_ERROR "MXA_CUDA is ON, but nvcc 12.4 or later is not found (version ${MXA_NVCC_VERSION})")
+  endif()
+  set(MXA_BUILD_CUDA ON)
+endif()
+if(NOT MXA_BUILD_CUDA)
+  return()
+endif()
+
+set(CMAKE_CUDA_COMPILER ${MXA_NVCC})
+set(CMAKE_CUDA_STANDARD 17)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+set(CMAKE_CUDA_ARCHITECTURES 80)
+enable_language(CUDA)
+set(MXA_CUDA_INCLUDES ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/src)
+set(MXA_CUDA_OPTIONS -Xcompiler=-Wall,-Wextra,-ffp-contract=off)
+if(MXA_WERROR)
+  list(APPEND MXA_CUDA_OPTIONS -Werror=all-warnings)
+endif()
+
+# Kernels of one set of architectures: mxa_cuda_kernels(name architectures sources).
+function(mxa_cuda_kernels name architectures)
+  add_library(${name} OBJECT ${ARGN})
+  target_include_directories(${name} PRIVATE ${MXA_CUDA_INCLUDES})
+  set_target_properties(${name} PROPERTIES COMPILE_OPTIONS "${MXA_CUDA_OPTIONS}" CUDA_ARCHITECTURES "${architectures}")
+endfunction()
+
+# For every GPU: machine code of sm_80 and sm_90, and what drivers of later ones compile.
+mxa_cuda_kernels(mxattn_cuda_common "80;90-real"
+  src/cuda/fill_rows_cuda.cu
+)
+add_library(mxattn_cuda MODULE
+  src/cuda/attention_call_cuda.c
+  src/cuda/attention_layout_cuda.c
+  src/cuda/attention_plan_cuda.c
+  src/cuda/backend_cuda.c
+  src/cuda/device_cuda.c
+  src/cuda/impls_cuda.c
+  $<TARGET_OBJECTS:mxattn_cuda_common>
+)
+target_include_directories(mxattn_cuda PRIVATE ${MXA_CUDA_INCLUDES})
+target_include_directories(mxattn_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+set_target_properties(mxattn_cuda PROPERTIES LINKER_LANGUAGE CUDA)
+# Of the library itself, the files without hardware, each for itself: their names stay inside.
+add_dependencies(mxattn_cuda mxattn_static)
+target_link_libraries(mxattn_cuda PRIVATE $<TARGET_FILE:mxattn_static> m)
+target_link_options(mxattn_cuda PRIVATE LINKER:--version-script=${PROJECT_SOURCE_DIR}/cmake/mxattn_cuda.map
+                                        LINKER:--no-undefined)
+set_target_properties(mxattn_cuda PROPERTIES LINK_DEPENDS ${PROJECT_SOURCE_DIR}/cmake/mxattn_cuda.map)
+install(TARGETS mxattn_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
