@@ -9,6 +9,10 @@ if(MXA_NVCC)
   if(MXA_NVCC_TEXT MATCHES "release ([0-9.]+)")
     set(MXA_NVCC_VERSION ${CMAKE_MATCH_1})
   endif()
+  get_filename_component(MXA_CUDA_ROOT ${MXA_NVCC} REALPATH)
+  get_filename_component(MXA_CUDA_ROOT ${MXA_CUDA_ROOT}/../.. ABSOLUTE)
+  find_path(MXA_CUDART_INCLUDE cuda_runtime_api.h HINTS ${MXA_CUDA_ROOT}/include
+            ${MXA_CUDA_ROOT}/targets/${CMAKE_SYSTEM_PROCESSOR}-linux/include)
 endif()
 set(MXA_BUILD_CUDA OFF)
 if(MXA_CUDA STREQUAL "AUTO")
@@ -59,7 +63,7 @@ add_library(mxattn_cuda MODULE
   $<TARGET_OBJECTS:mxattn_cuda_common>
 )
 target_include_directories(mxattn_cuda PRIVATE ${MXA_CUDA_INCLUDES})
-target_include_directories(mxattn_cuda SYSTEM PRIVATE ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+target_include_directories(mxattn_cuda SYSTEM PRIVATE ${MXA_CUDART_INCLUDE})
 set_target_properties(mxattn_cuda PROPERTIES LINKER_LANGUAGE CUDA)
 # Of the library itself, the files without hardware, each for itself: their names stay inside.
 add_dependencies(mxattn_cuda mxattn_static)

@@ -2,15 +2,29 @@
 /* One call: is the memory the device's, which entry takes it, and what is queued. */
 #include "cuda/attention_plan_cuda.h"
 
-/* Pointers of a call against the device. An empty tensor may have any. */
-static mxa_status check_memory(const mxa_attention_args *a, int device)
+/* What there is to check of a tensor: an empty one may have any pointer. */
+static const void *data_of(const mxa_tensor *x)
+{
+    const bool empty = x->shape[0] == 0 || x->shape[1] == 0 || x->shape[2] == 0 || x->shape[3] == 0;
+    return empty ? NULL : x->data;
+}
+
+/* Pointers of a call against the device. */
+static mxa_status check_memory(const mxa_plan *plan, const mxa_attention_args *a, int device)
 {
     const struct {
         const char *name;
         const void *memory;
-    } all[] = { { "q", a->q->data }, { "k", a->k->data }, { "v", a->v->data },   { "out", a->out->data },
-                { "work", a->work }, { "lse", a->lse },   { "sinks", a->sinks }, { "mean", a->mean },
-                { "g_q", a->g_q },   { "g_k", a->g_k } };
+    } all[] = { { "q", data_of(a->q) },
+                { "k", data_of(a->k) },
+                { "v", data_of(a->v) },
+                { "out", data_of(a->out) },
+                { "work", plan->work_bytes > 0 ? a->work : NULL },
+                { "lse", plan->problem.q_len > 0 ? a->lse : NULL },
+                { "sinks", a->sinks },
+                { "mean", a->mean },
+                { "g_q", a->g_q },
+                { "g_k", a->g_k } };
     mxa_status status = MXA_OK;
     for (size_t i = 0; i < sizeof all / sizeof all[0] && status == MXA_OK; i++)
         status = mxa_cuda_check_memory(all[i].name, all[i].memory, device);
@@ -129,7 +143,7 @@ static mxa_status queue(const mxa_plan *plan, const mxa_attention_args *args, cu
 mxa_status mxa_cuda_attention(const mxa_plan *plan, const mxa_attention_args *args)
 {
     const mxa_cuda_plan *const cuda = plan->backend;
-    mxa_status status = check_memory(args, cuda->device.index);
+    mxa_status status = check_memory(plan, args, cuda->device.index);
     if (status != MXA_OK)
         return status;
     mxa_cuda_scope scope;

@@ -8,7 +8,7 @@
 #include "cuda/attention_plan_cuda.h"
 #include "format/format.h"
 
-/* The smallest architecture that an entry of the list runs on, 0 if there is no entry; is this one of them. */
+/* Does an entry of the list run on arch; least: the smallest that one runs on, 0 without entries. */
 static bool has_kernels(int arch, int *least)
 {
     bool found = false;
