@@ -2,7 +2,8 @@
 # Thin: CMakeLists.txt builds, tools/ does the rest. Missing packages are installed by tools/setup.sh.
 BUILD := build/release
 PREFIX ?= /usr/local
-PYTHON ?= python3
+PYTHON ?=
+BENCH ?=
 MAKEFLAGS += --no-print-directory
 DATA := $(wildcard data/*.safetensors)
 
@@ -25,10 +26,11 @@ test:
 	tools/setup.sh test
 	tools/test.sh
 
-# PYTHON with PyTorch in it adds a comparison: make bench PYTHON=path/to/python
+# Against other software on this processor; bench/cpu.sh says what it installs. PYTHON may have PyTorch already, and
+# BENCH holds options, such as --quick.
 bench: all
-	$(BUILD)/mxattn bench --shapes bench/shapes.txt
-	if command -v $(PYTHON) >/dev/null; then $(PYTHON) bench/peer_torch.py $(BUILD)/mxattn; fi
+	tools/setup.sh test
+	PYTHON=$(PYTHON) bench/cpu.sh --build $(BUILD) $(BENCH)
 
 install: all
 	cmake --install $(BUILD) --prefix $(PREFIX)

@@ -12,8 +12,8 @@
 #include <time.h>
 
 #define FIRST_STEPS   10000
-#define LEAST_SECONDS 0.03 /* of a pass: the clock settles within */
-#define PASSES        8
+#define LEAST_SECONDS 0.01 /* of a pass */
+#define PASSES        30
 
 static const char usage[] = "usage: mxattn_peak [--threads N] [--json]\n";
 
