@@ -48,6 +48,7 @@ typedef enum mxa_status {
     MXA_ERR_WORKSPACE = 10,  /* workspace too small */
     MXA_ERR_MEMORY = 11,     /* an allocation failed; nothing changed */
     MXA_ERR_DEVICE = 12,     /* no such device, or its runtime failed */
+    MXA_ERR_FILE = 13,       /* a file cannot be written or read, or is not what was written */
 } mxa_status;
 
 /* "MXA_ERR_ARG"; "unknown status" for a number that is none. */
@@ -497,6 +498,154 @@ typedef struct mxa_tile_range {
 MXA_API mxa_status mxa_tile_map_range(const mxa_problem *problem, int64_t b, mxa_tile_range *range);
 MXA_API mxa_status mxa_tile_map_at(const mxa_problem *problem, const mxa_recipe *recipe, int64_t b,
                                    int64_t q_tile, int64_t k_tile, mxa_precision *precision);
+
+/* ------------------------------------------------------------------ the KV cache */
+
+/*
+ * Keys and values of one layer, quantised as they come and kept in pages (docs/cache.md). Every token has a
+ * row in a low page: its low copy of K, and V in the recipe's format. Tokens whose tiles the map makes high,
+ * the nearest (diag) and the first (sink), have a row in a high page besides: K in its high format and V in
+ * 16 bits. A page of high copies is given back once no query of a later append can read it.
+ */
+typedef struct mxa_cache mxa_cache;
+
+enum { MXA_PAGE_LOW = 0, MXA_PAGE_HIGH = 1, MXA_PAGE_KINDS = 2 };
+
+typedef struct mxa_cache_opts {
+    size_t size; /* set by mxa_cache_default */
+    int64_t batch, heads_kv, head_dim, head_dim_v;
+    int64_t page_tokens; /* a multiple of 16 from 16 to 256 */
+    /*
+     * NULL: dma4. Not exact, not smooth-k=full, factors of K at level token only. v=... is the format of V
+     * (none: 16 bits, the type in which P meets it).
+     */
+    const mxa_recipe *recipe;
+    const float *mean; /* MXA_SMOOTH_GIVEN: [heads_kv][head_dim], copied; else NULL */
+    int64_t rewind;    /* tokens that mxa_cache_truncate can always take back; they widen the near window */
+    /* Pages of each kind. 0: as many as tokens need, each allocated by the append that needs it. */
+    int64_t pages[MXA_PAGE_KINDS];
+    /*
+     * Memory of the fixed number of pages, 64-byte aligned, page i at i * page_bytes of mxa_cache_size; it
+     * stays the caller's and must outlive the cache. NULL: the cache allocates it.
+     */
+    void *memory[MXA_PAGE_KINDS];
+    int threads; /* 0: as OpenMP decides */
+} mxa_cache_opts;
+
+/*
+ * These sizes, head_dim_v = head_dim, pages of 64 tokens that are allocated as needed, recipe dma4, rewind
+ * 16.
+ */
+MXA_API void mxa_cache_default(mxa_cache_opts *opts, int64_t batch, int64_t heads_kv, int64_t head_dim);
+
+/* What tokens cost, all KV heads together. */
+typedef struct mxa_cache_size {
+    int64_t page_bytes[MXA_PAGE_KINDS];  /* 0: the recipe has no such pages */
+    int64_t token_bytes[MXA_PAGE_KINDS]; /* page_bytes / page_tokens */
+    int64_t high_tokens; /* high rows that a long sequence keeps after an append of one token, at most */
+} mxa_cache_size;
+
+/*
+ * MXA_ERR_ARG, MXA_ERR_SHAPE, MXA_ERR_FORMAT, MXA_ERR_RULE what opts or its recipe deserve;
+ * MXA_ERR_UNSUPPORTED a recipe that no cache has, a head_dim above 256; MXA_ERR_ALIGN memory.
+ */
+MXA_API mxa_status mxa_cache_bytes(const mxa_cache_opts *opts, mxa_cache_size *size);
+
+/* How many tokens each of the batch's sequences can have so that their pages take no more than bytes. */
+MXA_API mxa_status mxa_cache_plan(const mxa_cache_opts *opts, int64_t bytes, int64_t *tokens);
+
+/*
+ * An empty cache. *cache is the caller's, to be freed with mxa_cache_free (NULL is allowed). Errors as
+ * mxa_cache_bytes, and MXA_ERR_MEMORY. One thread at a time may use a cache.
+ */
+MXA_API mxa_status mxa_cache_create(const mxa_cache_opts *opts, mxa_cache **cache);
+MXA_API void mxa_cache_free(mxa_cache *cache);
+
+/* Tokens of each sequence, [batch], and bytes of the pages that hold them (shared pages count once). */
+MXA_API mxa_status mxa_cache_lengths(const mxa_cache *cache, int64_t *lengths);
+MXA_API int64_t mxa_cache_used_bytes(const mxa_cache *cache);
+
+/*
+ * Append tokens: k [batch][heads_kv][n][head_dim], v [batch][heads_kv][n][head_dim_v], of any types and
+ * strides. Sequence b takes the first counts[b] of the n rows (counts NULL: all). However a sequence is cut
+ * into appends, its stored bytes are the same. NaN and Inf become NaN as in mxa_quantize.
+ * MXA_ERR_ARG, MXA_ERR_SHAPE, MXA_ERR_ALIGN the tensors or counts; MXA_ERR_MEMORY no page is free or none can
+ * be allocated. The cache is then as it was.
+ */
+MXA_API mxa_status mxa_cache_append(mxa_cache *cache, const mxa_tensor *k, const mxa_tensor *v,
+                                    const int64_t *counts);
+
+typedef struct mxa_cache_attend_args {
+    size_t size;               /* sizeof(mxa_cache_attend_args) */
+    const mxa_tensor *q, *out; /* [batch][heads][n][head_dim], [batch][heads][n][head_dim_v] */
+    const int64_t *counts;     /* [batch] queries of each sequence, or NULL: n */
+    float *lse;                /* [batch][heads][n], natural logarithm, or NULL */
+    const float *sinks;        /* [heads] sink logits, or NULL */
+    float softmax_scale;       /* as in mxa_problem, without a default */
+    float softcap;             /* 0: none */
+    int64_t window_left;       /* MXA_UNLIMITED, or keys before a query that it sees */
+    void *work;
+    size_t work_bytes;
+} mxa_cache_attend_args;
+
+/* n and lengths are upper bounds of what an attend will have. 64-byte aligned; 0 if the sizes do not fit. */
+MXA_API size_t mxa_cache_work_bytes(const mxa_cache *cache, int64_t heads, int64_t n, int64_t length);
+
+/*
+ * Attention of new queries to the cache: query i of sequence b stands at the position of token
+ * lengths[b] - counts[b] + i and sees that token and those before it. Rows past counts[b] are zero, LSE -inf.
+ * No allocation. A row's bits do not depend on its batch mates, on the pages or on threads.
+ * MXA_ERR_ARG, MXA_ERR_SHAPE, MXA_ERR_ALIGN, MXA_ERR_WORKSPACE the arguments; MXA_ERR_ARG also queries older
+ * than the cache's first token, or a visible key whose page of the right kind is gone: queries may be as many
+ * as the last append had tokens, and rewind more.
+ */
+MXA_API mxa_status mxa_cache_attend(const mxa_cache *cache, const mxa_cache_attend_args *args);
+
+/*
+ * Cut sequence b to length tokens. MXA_ERR_ARG a length above the present one, or one whose near window is no
+ * longer held in high precision: up to opts.rewind tokens before the last append can be taken back, or all
+ * that reach past the sink window.
+ */
+MXA_API mxa_status mxa_cache_truncate(mxa_cache *cache, int64_t b, int64_t length);
+
+/* Sequence to becomes a copy of sequence from. They share pages, which an append copies before it writes. */
+MXA_API mxa_status mxa_cache_fork(mxa_cache *cache, int64_t from, int64_t to);
+
+/* Sequence b becomes what sequence from[b] was, for all b at once; from [batch]. */
+MXA_API mxa_status mxa_cache_reorder(mxa_cache *cache, const int64_t *from);
+
+/*
+ * Give back n pages of both kinds from page first on (page i holds tokens i * page_tokens and on). Length and
+ * positions stay; queries must not see the tokens any more.
+ */
+MXA_API mxa_status mxa_cache_remove(mxa_cache *cache, int64_t b, int64_t first, int64_t n);
+
+/*
+ * The page table of a sequence: numbers of pages by token / page_tokens, -1 where there is none. Valid until
+ * the cache changes. Setting one shares the pages that it names and gives back those that it had; page
+ * numbers are those of a fixed number of pages, whose memory the caller may have filled. Keys before
+ * high_first need no high page (the sink window aside).
+ */
+typedef struct mxa_cache_table {
+    int64_t length, high_first;
+    int64_t n_pages;
+    const int32_t *pages[MXA_PAGE_KINDS];
+} mxa_cache_table;
+
+MXA_API mxa_status mxa_cache_get_table(const mxa_cache *cache, int64_t b, mxa_cache_table *table);
+MXA_API mxa_status mxa_cache_set_table(mxa_cache *cache, int64_t b, const mxa_cache_table *table);
+
+/* Memory of a page; NULL if there is no such page. */
+MXA_API void *mxa_cache_page(const mxa_cache *cache, int kind, int32_t page);
+
+/*
+ * One safetensors file, complete or not there at all: it is written beside path and renamed. Loading checks
+ * the checksum and every size; opts NULL: as saved, pages allocated as needed; else shapes, recipe, rewind
+ * and page_tokens must be those of the file. A given mean is in the file.
+ * MXA_ERR_FILE the system's reason, or what in the file is not as it was written.
+ */
+MXA_API mxa_status mxa_cache_save(const mxa_cache *cache, const char *path);
+MXA_API mxa_status mxa_cache_load(const char *path, const mxa_cache_opts *opts, mxa_cache **cache);
 
 /* ------------------------------------------------------------------ what this machine runs */
 

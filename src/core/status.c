@@ -40,6 +40,7 @@ const char *mxa_status_name(mxa_status status)
     case MXA_ERR_WORKSPACE: return "MXA_ERR_WORKSPACE";
     case MXA_ERR_MEMORY: return "MXA_ERR_MEMORY";
     case MXA_ERR_DEVICE: return "MXA_ERR_DEVICE";
+    case MXA_ERR_FILE: return "MXA_ERR_FILE";
     }
     return "unknown status";
 }

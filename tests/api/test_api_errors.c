@@ -25,14 +25,14 @@ static void test_status_names(void **state)
 {
     (void)state;
     static const char *const names[] = {
-        "MXA_OK",        "MXA_ERR_ARG",         "MXA_ERR_SHAPE",     "MXA_ERR_FORMAT",
-        "MXA_ERR_RULE",  "MXA_ERR_LAYOUT",      "MXA_ERR_ALIGN",     "MXA_ERR_NONFINITE",
-        "MXA_ERR_SCALE", "MXA_ERR_UNSUPPORTED", "MXA_ERR_WORKSPACE", "MXA_ERR_MEMORY",
-        "MXA_ERR_DEVICE"
+        "MXA_OK",         "MXA_ERR_ARG",         "MXA_ERR_SHAPE",     "MXA_ERR_FORMAT",
+        "MXA_ERR_RULE",   "MXA_ERR_LAYOUT",      "MXA_ERR_ALIGN",     "MXA_ERR_NONFINITE",
+        "MXA_ERR_SCALE",  "MXA_ERR_UNSUPPORTED", "MXA_ERR_WORKSPACE", "MXA_ERR_MEMORY",
+        "MXA_ERR_DEVICE", "MXA_ERR_FILE"
     };
-    for (int i = 0; i < 13; i++)
+    for (int i = 0; i < 14; i++)
         assert_string_equal(mxa_status_name((mxa_status)i), names[i]);
-    assert_string_equal(mxa_status_name((mxa_status)13), "unknown status");
+    assert_string_equal(mxa_status_name((mxa_status)14), "unknown status");
     assert_string_equal(mxa_status_name((mxa_status)-1), "unknown status");
 }
 

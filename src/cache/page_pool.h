@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Pages by number: who uses them how often, and which are free. */
+#ifndef MXA_CACHE_PAGE_POOL_H
+#define MXA_CACHE_PAGE_POOL_H
+
+#include <mxattn/mxattn.h>
+
+typedef struct mxa_page_pool {
+    int64_t page_bytes;
+    int64_t count, capacity; /* pages there are, and room in the arrays below */
+    bool fixed;              /* no more than there are now */
+    uint8_t **pages;         /* [count] */
+    int32_t *users;          /* [count] sequences that name it */
+    int32_t *free;           /* [n_free] numbers, the next one last */
+    int64_t n_free;
+    void *own; /* memory of fixed pages that the pool allocated */
+} mxa_page_pool;
+
+/*
+ * fixed pages in memory (NULL: the pool's own), or none yet (fixed 0). MXA_ERR_MEMORY leaves an empty pool.
+ */
+mxa_status mxa_pool_create(mxa_page_pool *pool, int64_t page_bytes, int64_t fixed, void *memory);
+void mxa_pool_free(mxa_page_pool *pool);
+
+/* At least n pages are free then. MXA_ERR_MEMORY: some pages more may be free, nothing else changed. */
+mxa_status mxa_pool_reserve(mxa_page_pool *pool, int64_t n);
+
+/* A free page, filled with zeros, for one user; there is one. */
+int32_t mxa_pool_take(mxa_page_pool *pool);
+
+/* One user more of any page. */
+void mxa_pool_share(mxa_page_pool *pool, int32_t page);
+
+/* One user less; a page without users is free. -1 is no page. */
+void mxa_pool_release(mxa_page_pool *pool, int32_t page);
+
+#endif
