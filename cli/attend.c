@@ -26,6 +26,31 @@ static bool fail_library(const attend_call *call)
     return false;
 }
 
+static uint64_t tensor_bytes(const mxa_tensor *x)
+{
+    return (uint64_t)(x->shape[0] * x->shape[1] * x->shape[2] * x->shape[3] * input_dtype_bytes(x->dtype));
+}
+
+/* Everything that the call reads and writes, on the device. */
+static bool move_to_device(attend_call *call, mxa_device device)
+{
+    device_memory *m = &call->memory;
+    mxa_attention_args *args = &call->args;
+    const uint64_t rows = (uint64_t)(call->q.shape[0] * call->q.shape[1] * call->q.shape[2]);
+    void *lse = NULL, *sinks = (void *)args->sinks;
+    m->device = device;
+    const bool ok = device_upload(m, tensor_bytes(&call->q), &call->q.data) &&
+                    device_upload(m, tensor_bytes(&call->k), &call->k.data) &&
+                    device_upload(m, tensor_bytes(&call->v), &call->v.data) &&
+                    device_upload(m, (uint64_t)call->q.shape[1] * sizeof(float), &sinks) &&
+                    device_alloc(m, tensor_bytes(&call->out), &call->out.data) &&
+                    (args->lse == NULL || device_alloc(m, rows * sizeof(float), &lse)) &&
+                    device_alloc(m, args->work_bytes, &args->work);
+    args->lse = lse;
+    args->sinks = sinks;
+    return ok;
+}
+
 static bool open_call(attend_call *call, const mxa_problem *problem, const mxa_recipe *recipe)
 {
     if (mxa_plan_create(problem, recipe, &call->plan) != MXA_OK)
@@ -36,6 +61,10 @@ static bool open_call(attend_call *call, const mxa_problem *problem, const mxa_r
     call->args.v = &call->v;
     call->args.out = &call->out;
     call->args.work_bytes = mxa_plan_work_bytes(call->plan);
+    call->out_here = call->out.data;
+    call->lse_here = call->args.lse;
+    if (device_is_cuda(problem->device))
+        return move_to_device(call, problem->device);
     call->args.work = cli_alloc(call->args.work_bytes, "the workspace of the attention");
     return call->args.work != NULL;
 }
@@ -45,6 +74,7 @@ static attend_call whole_call(const attention_input *input, mxa_dtype out_dtype,
 {
     const mxa_tensor *q = &input->q;
     attend_call call = { .path = input->file.path, .q = *q, .k = input->k, .v = input->v };
+    call.memory.device = MXA_DEVICE_CPU;
     call.out =
         mxa_tensor_contiguous(out, out_dtype, q->shape[0], q->shape[1], q->shape[2], input->v.shape[3]);
     call.args.lse = lse;
@@ -63,26 +93,41 @@ bool attend_open(attend_call *call, const attention_input *input, const mxa_reci
 
 bool attend_run(attend_call *call)
 {
-    return mxa_attention(call->plan, &call->args) == MXA_OK || fail_library(call);
+    mxa_status status = mxa_attention(call->plan, &call->args);
+    if (status == MXA_OK && device_is_cuda(call->memory.device))
+        status = mxa_device_synchronize(call->memory.device, NULL);
+    return status == MXA_OK || fail_library(call);
+}
+
+bool attend_fetch(attend_call *call)
+{
+    const device_memory *m = &call->memory;
+    const uint64_t rows = (uint64_t)(call->q.shape[0] * call->q.shape[1] * call->q.shape[2]);
+    return !device_is_cuda(m->device) ||
+           (device_download(m, call->out.data, tensor_bytes(&call->out), call->out_here) &&
+            (call->lse_here == NULL ||
+             device_download(m, call->args.lse, rows * sizeof(float), call->lse_here)));
 }
 
 void attend_close(attend_call *call)
 {
     mxa_plan_free(call->plan);
-    free(call->args.work);
+    if (!device_is_cuda(call->memory.device))
+        free(call->args.work);
+    device_free(&call->memory);
     *call = (attend_call){ 0 };
 }
 
 /*
- * Heads of different KV heads share nothing but a factor of the whole tensor, so each KV head can be a call
- * of its own, with the same result.
+ * Heads of different KV heads share nothing but a factor of the whole tensor, so on the CPU each KV head can
+ * be a call of its own, with the same result.
  */
 static bool in_parts(const attention_input *input, const mxa_recipe *recipe)
 {
     const mxa_problem *p = &input->problem;
     const int64_t group = p->heads / p->heads_kv;
     const double scores = (double)group * (double)p->q_len * (double)p->kv_len;
-    return scores >= PART_SCORES && recipe->level_q != MXA_LEVEL_TENSOR &&
+    return scores >= PART_SCORES && !device_is_cuda(p->device) && recipe->level_q != MXA_LEVEL_TENSOR &&
            recipe->level_k != MXA_LEVEL_TENSOR;
 }
 
@@ -103,7 +148,7 @@ static bool run_part(const attention_input *input, const mxa_recipe *recipe, con
     problem.heads_kv = 1;
     problem.out_dtype = whole->out.dtype;
 
-    attend_call call = { .path = whole->path, .args = whole->args };
+    attend_call call = { .path = whole->path, .args = whole->args, .memory = whole->memory };
     call.q = slice_heads(&whole->q, b, first, group);
     call.k = slice_heads(&whole->k, b, h, 1);
     call.v = slice_heads(&whole->v, b, h, 1);
@@ -122,7 +167,8 @@ bool attend_all(const attention_input *input, const mxa_recipe *recipe, mxa_dtyp
 {
     if (!in_parts(input, recipe)) {
         attend_call call;
-        const bool ok = attend_open(&call, input, recipe, out_dtype, out, lse) && attend_run(&call);
+        const bool ok = attend_open(&call, input, recipe, out_dtype, out, lse) && attend_run(&call) &&
+                        attend_fetch(&call);
         attend_close(&call);
         progress_step();
         return ok;

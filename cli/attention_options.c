@@ -69,10 +69,7 @@ static error_t parse_attention(int key, char *arg, struct argp_state *state)
             cli_usage("--softcap: %s is below 0 (0: none)", arg);
         return 0;
     case KEY_THREADS: options->threads = (int)option_integer("--threads", arg, 0, INT_MAX); return 0;
-    case KEY_DEVICE:
-        if (mxa_device_parse(arg, &options->device) != MXA_OK)
-            cli_usage("--device: %s", mxa_error_text());
-        return 0;
+    case KEY_DEVICE: options->device = option_device("--device", arg); return 0;
     default: return ARGP_ERR_UNKNOWN;
     }
 }

@@ -21,7 +21,8 @@ typedef struct comparison {
     int64_t matrices, heads; /* [batch][heads], and the heads of a batch entry */
     int64_t heads_kv, q_len, kv_len, dim;
     int64_t rows_compared, nonfinite; /* rows of the reference, and those of them with NaN or Inf */
-    double fp32_time_ms;              /* the same attention with fp32 operands */
+    const char *baseline;             /* operands of the attention that times are set against: fp32 or bf16 */
+    double baseline_ms;
 } comparison;
 
 /*

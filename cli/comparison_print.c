@@ -13,7 +13,10 @@
 #define OUR_RECIPE   "dma4"
 #define THEIR_RECIPE "mxfp8"
 
-enum { METRIC_COLUMNS = 6 };
+/* After the baseline's name, in JSON and CSV. */
+#define BASELINE_SUFFIX "_time_ms"
+
+enum { METRIC_COLUMNS = 6, BASELINE_KEY_BYTES = 16 };
 
 static const comparison_row *find_row(const comparison *c, const char *recipe)
 {
@@ -65,21 +68,22 @@ static void add_heads(table *t, const comparison *c, const comparison_row *row, 
 
 bool comparison_print_table(const comparison *c, bool per_head)
 {
-    static const char *const titles[] = { "recipe",  "rel_l2", "worst head", "worst row", "cosine", "psnr dB",
-                                          "lse err", "high",   "k bits",     "ms",        "x fp32" };
-    const size_t columns = sizeof titles / sizeof titles[0];
+    static const char *const titles[] = { "recipe",  "rel_l2",  "worst head", "worst row", "cosine",
+                                          "psnr dB", "lse err", "high",       "k bits",    "ms" };
+    const size_t named = sizeof titles / sizeof titles[0], columns = named + 1;
     table t;
     table_start(&t, columns);
-    for (size_t i = 0; i < columns; i++)
+    for (size_t i = 0; i < named; i++)
         table_add(&t, "%s", titles[i]);
+    table_add(&t, "x %s", c->baseline);
     for (size_t i = 0; i < c->count; i++) {
         const comparison_row *row = &c->rows[i];
         table_add(&t, "%s", row->recipe);
         add_metrics(&t, &row->total);
         table_add(&t, "%.1f %%", 100 * row->high_share);
         table_add(&t, "%.2f", row->k_bits);
-        table_add(&t, "%.1f", row->time_ms);
-        table_add(&t, "%.2f", c->fp32_time_ms / row->time_ms);
+        table_add(&t, "%.*f", row->time_ms < 1 ? 3 : 1, row->time_ms);
+        table_add(&t, "%.2f", c->baseline_ms / row->time_ms);
         if (per_head)
             add_heads(&t, c, row, columns);
     }
@@ -88,20 +92,22 @@ bool comparison_print_table(const comparison *c, bool per_head)
     printf("%" PRId64 " heads of q, %" PRId64 " of k; %" PRId64 " queries, %" PRId64 " keys, dim %" PRId64
            ".\n",
            c->heads, c->heads_kv, c->q_len, c->kv_len, c->dim);
-    printf("x fp32: how many times as fast as the same attention with fp32 operands, %.1f ms.\n",
-           c->fp32_time_ms);
+    printf("x %s: how many times as fast as the same attention with %s operands, %.*f ms.\n", c->baseline,
+           c->baseline, c->baseline_ms < 1 ? 3 : 1, c->baseline_ms);
     print_meaning(c);
     return true;
 }
 
 static json_t *row_json(const comparison *c, const comparison_row *row, const metrics *m)
 {
+    char baseline[BASELINE_KEY_BYTES];
+    snprintf(baseline, sizeof baseline, "%s" BASELINE_SUFFIX, c->baseline);
     return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "recipe", row->recipe,
                      "rel_l2", json_number(m->rel_l2), "rel_l2_worst_head", json_number(m->rel_l2_worst_head),
                      "worst_row", json_number(m->worst_row), "cosine", json_number(m->cosine), "psnr_db",
                      json_number(m->psnr_db), "lse_max_abs", json_number(m->lse_max_abs), "high_share",
                      json_number(row->high_share), "k_bits", json_number(row->k_bits), "time_ms",
-                     json_number(row->time_ms), "fp32_time_ms", json_number(c->fp32_time_ms));
+                     json_number(row->time_ms), baseline, json_number(c->baseline_ms));
 }
 
 bool comparison_print_json(const comparison *c, bool per_head)
@@ -129,9 +135,10 @@ bool comparison_print_json(const comparison *c, bool per_head)
 static void print_csv_row(const comparison *c, const comparison_row *row, const metrics *m)
 {
     printf(strchr(row->recipe, ',') ? "\"%s\"" : "%s", row->recipe);
-    const double values[] = { m->rel_l2,    m->rel_l2_worst_head, m->worst_row,    m->cosine,
-                              m->psnr_db,   m->lse_max_abs,       row->high_share, row->k_bits,
-                              row->time_ms, c->fp32_time_ms };
+    const double values[] = {
+        m->rel_l2,      m->rel_l2_worst_head, m->worst_row, m->cosine,    m->psnr_db,
+        m->lse_max_abs, row->high_share,      row->k_bits,  row->time_ms, c->baseline_ms
+    };
     for (size_t i = 0; i < sizeof values / sizeof values[0]; i++)
         printf(",%.9g", values[i]);
 }
@@ -139,8 +146,8 @@ static void print_csv_row(const comparison *c, const comparison_row *row, const 
 bool comparison_print_csv(const comparison *c, bool per_head)
 {
     printf("recipe,rel_l2,rel_l2_worst_head,worst_row,cosine,psnr_db,lse_max_abs,high_share,k_bits,time_ms,"
-           "fp32_time_ms%s\n",
-           per_head ? ",batch,head" : "");
+           "%s" BASELINE_SUFFIX "%s\n",
+           c->baseline, per_head ? ",batch,head" : "");
     for (size_t i = 0; i < c->count; i++) {
         const comparison_row *row = &c->rows[i];
         print_csv_row(c, row, &row->total);

@@ -146,6 +146,14 @@ mxa_format option_format(const char *option, const char *text)
     cli_usage("%s: unknown format \"%.80s\"; known:%s", option, text, list);
 }
 
+mxa_device option_device(const char *option, const char *text)
+{
+    mxa_device device;
+    if (mxa_device_parse(text, &device) != MXA_OK)
+        cli_usage("%s: %s", option, mxa_error_text());
+    return device;
+}
+
 mxa_recipe option_recipe(const char *text)
 {
     mxa_recipe recipe;

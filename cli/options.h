@@ -43,6 +43,7 @@ int64_t option_integer(const char *option, const char *text, int64_t least, int6
 float option_number(const char *option, const char *text);
 mxa_format option_format(const char *option, const char *text);
 mxa_recipe option_recipe(const char *text);
+mxa_device option_device(const char *option, const char *text);
 
 /* Options of one attention: a child parser of the verbs that have them. Its input is an attention_options. */
 typedef struct attention_options {

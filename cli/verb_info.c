@@ -10,6 +10,7 @@
 enum { KEY_JSON = OPTION_FIRST };
 
 #define ANY_FORMAT "any"
+#define GIB        0x1p30
 
 static const struct argp_option table_of_options[] = { { "json", KEY_JSON, 0, 0, "print JSON", 0 },
                                                        OPTION_HELP,
@@ -72,20 +73,56 @@ static const char *op_name(mxa_op op)
     return mxa_impl_at(op, 0, &impl) ? impl.op : NULL;
 }
 
+/* What is known of every device. */
+static json_t *list_devices(void)
+{
+    json_t *list = json_array();
+    const int count = mxa_device_count();
+    for (int i = 0; i < count; i++) {
+        mxa_device_info info;
+        if (mxa_device_query((mxa_device)(MXA_DEVICE_CUDA_0 + i), &info) == MXA_OK)
+            json_array_append_new(list, json_pack("{s:s, s:i, s:i, s:i, s:I, s:b, s:s}", "name", info.name,
+                                                  "arch_major", info.arch_major, "arch_minor",
+                                                  info.arch_minor, "multiprocessors", info.multiprocessors,
+                                                  "memory_bytes", (json_int_t)info.memory_bytes, "usable",
+                                                  info.usable, "reason", info.reason));
+    }
+    return list;
+}
+
+static void print_devices(void)
+{
+    const int count = mxa_device_count();
+    if (count == 0)
+        printf("CUDA devices: none (%s)\n", mxa_error_text());
+    for (int i = 0; i < count; i++) {
+        mxa_device_info info;
+        if (mxa_device_query((mxa_device)(MXA_DEVICE_CUDA_0 + i), &info) != MXA_OK)
+            printf("cuda:%d: %s\n", i, mxa_error_text());
+        else
+            printf("cuda:%d: %s, sm_%d%d, %d multiprocessors, %.1f GiB%s%s\n", i, info.name, info.arch_major,
+                   info.arch_minor, info.multiprocessors, (double)info.memory_bytes / GIB,
+                   info.usable ? "" : "; not usable: ", info.reason);
+    }
+}
+
 static bool print_json(void)
 {
     json_t *operations = json_object();
     for (int op = 0; op < MXA_OP_COUNT; op++)
         if (op_name((mxa_op)op) != NULL)
             json_object_set_new(operations, op_name((mxa_op)op), list_entries((mxa_op)op));
-    return json_print(json_pack("{s:s, s:s, s:o}", "version", mxa_version(), "cpu_features",
-                                mxa_cpu_features(), "operations", operations));
+    return json_print(json_pack("{s:s, s:s, s:o, s:o}", "version", mxa_version(), "cpu_features",
+                                mxa_cpu_features(), "cuda_devices", list_devices(), "operations",
+                                operations));
 }
 
 static bool print_table(void)
 {
     const char *features = mxa_cpu_features();
-    printf("mxattn %s\nCPU features: %s\n\n", mxa_version(), features[0] ? features : "none");
+    printf("mxattn %s\nCPU features: %s\n", mxa_version(), features[0] ? features : "none");
+    print_devices();
+    puts("");
     static const char *const titles[] = { "operation", "entry", "format", "needs", "here" };
     const size_t columns = sizeof titles / sizeof titles[0];
     table t;
@@ -124,12 +161,11 @@ static bool machine_is_usable(void)
 
 int verb_info(int argc, char **argv)
 {
-    static const struct argp argp = {
-        .options = table_of_options,
-        .parser = parse,
-        .doc = "The version, the CPU features found, and for each operation its list of "
-               "kernels, fastest first.\vExample: mxattn info --json"
-    };
+    static const struct argp argp = { .options = table_of_options,
+                                      .parser = parse,
+                                      .doc = "The version, the CPU features and CUDA devices found, and for "
+                                             "each operation on the CPU its list of "
+                                             "kernels, fastest first.\vExample: mxattn info --json" };
     bool json = false;
     options_parse(&argp, argc, argv, &json);
     if (!machine_is_usable())

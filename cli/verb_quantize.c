@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "attention_input.h"
 #include "cli.h"
+#include "device_memory.h"
 #include "options.h"
 #include "output_file.h"
 #include "packed_tensor.h"
@@ -22,7 +23,8 @@ enum {
     KEY_ROTATE,
     KEY_G,
     KEY_OPTION,
-    KEY_FILL_TAIL
+    KEY_FILL_TAIL,
+    KEY_DEVICE
 };
 
 typedef struct quantize_options {
@@ -55,6 +57,7 @@ static const struct argp_option table[] = {
     { "rotate", KEY_ROTATE, 0, 0, "Hadamard rotation along dim first", 0 },
     { "option", KEY_OPTION, "O", 0, "NVFP4: scale-up flush-tiny pow2-g four-over-six", 0 },
     { "fill-tail", KEY_FILL_TAIL, 0, 0, "fill a short last block with zeros", 0 },
+    { "device", KEY_DEVICE, "D", 0, "auto, cpu or cuda:N; the bytes are the same", 0 },
     OPTION_HELP,
     { 0 }
 };
@@ -89,6 +92,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_ROTATE: quant->rotate = true; return 0;
     case KEY_OPTION: quant->nvfp4 |= (unsigned)option_word_value("--option", nvfp4_options, arg); return 0;
     case KEY_FILL_TAIL: quant->fill_tail = true; return 0;
+    case KEY_DEVICE: quant->device = option_device("--device", arg); return 0;
     case KEY_G:
         options->g = option_number("--g", arg);
         quant->g = &options->g;
@@ -127,23 +131,56 @@ static void *load_tensor(const quantize_options *options, const st_file *file, p
     return st_load(file, tensor);
 }
 
+/* Whether a call of the library succeeded, after a message if not. */
+static bool check(const quantize_options *options, mxa_status status)
+{
+    if (status != MXA_OK)
+        cli_fail("%s%s: tensor \"%.80s\": %s", status == MXA_ERR_MEMORY ? "out of memory: " : "",
+                 options->input, options->tensor, mxa_error_text());
+    return status == MXA_OK;
+}
+
+/* Upload, quantise there, download. */
+static bool quantize_there(const quantize_options *options, packed_tensor *packed, mxa_tensor x,
+                           int64_t *n_bad)
+{
+    device_memory m = { .device = packed->opts.device };
+    const mxa_packed_size *size = &packed->size;
+    const uint64_t g_bytes = (uint64_t)size->g_count * sizeof(float);
+    const int64_t *s = x.shape;
+    mxa_quant_opts opts = packed->opts;
+    void *codes = NULL, *scales = NULL, *g = NULL, *given = (void *)opts.g, *bad = n_bad;
+    bool ok =
+        device_upload(&m, (uint64_t)(s[0] * s[1] * s[2] * s[3] * input_dtype_bytes(x.dtype)), &x.data) &&
+        device_alloc(&m, (uint64_t)size->code_bytes, &codes) &&
+        device_alloc(&m, (uint64_t)size->scale_bytes, &scales) && device_alloc(&m, g_bytes, &g) &&
+        device_upload(&m, sizeof(float), &given) && device_upload(&m, sizeof *n_bad, &bad);
+    opts.g = given;
+    const mxa_packed there = { .codes = codes, .scales = scales, .g = g };
+    ok = ok && check(options, mxa_quantize(&x, options->format, &opts, &there, bad)) &&
+         device_download(&m, codes, (uint64_t)size->code_bytes, packed->data.codes) &&
+         device_download(&m, scales, (uint64_t)size->scale_bytes, packed->data.scales) &&
+         device_download(&m, g, g_bytes, packed->data.g) && device_download(&m, bad, sizeof *n_bad, n_bad);
+    device_free(&m);
+    return ok;
+}
+
 static bool quantize(const quantize_options *options, packed_tensor *packed, void *data)
 {
     const int64_t *s = packed->shape;
     const mxa_tensor x = mxa_tensor_contiguous(data, packed->dtype, s[0], s[1], s[2], s[3]);
     int64_t n_bad = 0;
-    mxa_status status = mxa_packed_sizes(options->format, &packed->opts, s, &packed->size);
-    if (status == MXA_OK) {
-        if (!packed_alloc(packed))
-            return false;
-        progress_begin("quantize", 1);
-        status = mxa_quantize(&x, options->format, &packed->opts, &packed->data, &n_bad);
-        progress_end();
-    }
-    if (status != MXA_OK) {
-        cli_fail("%s: tensor \"%.80s\": %s", options->input, packed->name, mxa_error_text());
+    if (!check(options, mxa_packed_sizes(options->format, &packed->opts, s, &packed->size)) ||
+        !packed_alloc(packed))
         return false;
-    }
+    progress_begin("quantize", 1);
+    const bool ok =
+        device_is_cuda(packed->opts.device)
+            ? quantize_there(options, packed, x, &n_bad)
+            : check(options, mxa_quantize(&x, options->format, &packed->opts, &packed->data, &n_bad));
+    progress_end();
+    if (!ok)
+        return false;
     if (!packed_write(packed, options->output))
         return false;
     if (n_bad > 0)

@@ -2,13 +2,17 @@
 /*
  * A libmxattn_cuda.so without CUDA for test_api_device.c. What goes wrong in it is the word in MXA_FAKE:
  * "number" or "version" of the interface, "driver" missing, "old" GPU, "launch" of a kernel; none: nothing. Its
- * one device has the host's memory, and its attention writes nothing.
+ * one device has the host's memory; every byte of a result is 0x3C.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "core/status.h"
+#include "core/tensor.h"
 #include "cuda/backend.h"
+#include "format/format.h"
+
+enum { ALIGNMENT = 256, FAKE_BYTE = 0x3C }; /* the first as cudaMalloc has it */
 
 static bool is_wrong(const char *word)
 {
@@ -45,7 +49,7 @@ static mxa_status allocate(int device, size_t bytes, void **memory)
 {
     const mxa_status status = find(device);
     if (status == MXA_OK)
-        *memory = malloc(bytes);
+        *memory = aligned_alloc(ALIGNMENT, (bytes / ALIGNMENT + 1) * ALIGNMENT);
     return status;
 }
 
@@ -87,16 +91,25 @@ static void describe(const mxa_plan *plan, mxa_text *out)
 
 static mxa_status attention(const mxa_plan *plan, const mxa_attention_args *args)
 {
-    (void)plan, (void)args;
-    return is_wrong("launch") ? mxa_fail(MXA_ERR_DEVICE, "attention: unspecified launch failure") : MXA_OK;
+    const int64_t *const s = args->out->shape, rows = s[0] * s[1] * s[2];
+    if (is_wrong("launch"))
+        return mxa_fail(MXA_ERR_DEVICE, "attention: unspecified launch failure");
+    memset(args->out->data, FAKE_BYTE, (size_t)(rows * s[3] * mxa_dtype_bytes(plan->problem.out_dtype)));
+    if (args->lse)
+        memset(args->lse, FAKE_BYTE, (size_t)rows * sizeof *args->lse);
+    return MXA_OK;
 }
 
 static mxa_status quantize(int device, const mxa_tensor *x, mxa_nonfinite policy, int n,
                            const mxa_copy *copies, int64_t *n_bad, void *stream)
 {
-    (void)device, (void)x, (void)policy, (void)copies, (void)stream;
-    for (int c = 0; c < n && n_bad; c++)
-        n_bad[c] = 0;
+    (void)device, (void)policy, (void)stream;
+    for (int c = 0; c < n; c++) {
+        const int64_t row_bytes = mxa_row_bytes(copies[c].spec.info, x->shape[3]);
+        memset(copies[c].out.codes, FAKE_BYTE, (size_t)(x->shape[0] * x->shape[1] * x->shape[2] * row_bytes));
+        if (n_bad)
+            n_bad[c] = 0;
+    }
     return is_wrong("launch") ? mxa_fail(MXA_ERR_DEVICE, "quantize: unspecified launch failure") : MXA_OK;
 }
 
