@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A libmxattn_cuda.so without CUDA for test_api_device.c. What goes wrong in it is the word in MXA_FAKE:
- * "number" or "version" of the interface, "driver" missing, "old" GPU, "launch" of a kernel; none: nothing. Its
- * one device has the host's memory; every byte of a result is 0x3C.
+ * A libmxattn_cuda.so without CUDA for test_api_device.c and tests/cli. What goes wrong in it is the word in
+ * MXA_FAKE: "number" or "version" of the interface, "driver" missing, "old" GPU, "launch" of a kernel; none:
+ * nothing. Its one device has the host's memory; every byte of a result is 0x3C.
  */
 #include <stdlib.h>
 #include <string.h>
