@@ -2,6 +2,7 @@
 /* Fastest first. A plan takes the first entry that runs it; mxa_check runs and times every one. */
 #include "cpu/attention_cpu.h"
 #include "cpu/avx2/attention_avx2.h"
+#include "cpu/avx512/attention_avx512.h"
 #include "cpu/features.h"
 #include "cpu/portable/attention_portable.h"
 #include "cpu/ref/attention_ref.h"
@@ -13,11 +14,15 @@
 #define F32_EPS  0x1p-24
 #define EXP2_EPS 0x1p-22
 
-/* The bound of mxa_avx2_exp2 in cpu/avx2/vector_avx2.h. */
+/* The bound of mxa_avx2_exp2 in cpu/avx2/vector_avx2.h, and of mxa_avx512_exp2. */
 #define EXP2_AVX2_EPS 0x1p-18
+
+#define AVX512_NEEDS (MXA_CPU_AVX512 | MXA_CPU_AVX512_BF16 | MXA_CPU_AVX512_VNNI)
 
 const mxa_attention_impl mxa_attention_impls[] = {
 #if defined(__x86_64__)
+    { "avx512", AVX512_NEEDS, mxa_attention_avx512_refuses, mxa_attention_avx512_scratch,
+      mxa_attention_avx512, F32_EPS, EXP2_AVX2_EPS, true },
     { "avx2", MXA_CPU_AVX2, mxa_attention_avx2_refuses, mxa_attention_avx2_scratch, mxa_attention_avx2,
       F32_EPS, EXP2_AVX2_EPS, true },
 #endif

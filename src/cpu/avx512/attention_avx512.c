@@ -1,0 +1,141 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Tiled attention with AVX-512, its BF16 and VNNI. For each key tile, K and V are decoded and laid out once
+ * for the whole item; then blocks of query rows go through logits, softmax and P V while their data is in the
+ * L1 cache (docs/kernels_cpu.md).
+ */
+#include "cpu/avx512/attention_avx512.h"
+
+#include "cpu/avx512/attention_tile_avx512.h"
+#include "cpu/ref/attention_ref.h"
+
+enum { ALIGNMENT = 64 };
+
+/* The next part of the scratch; NULL where only sizes are wanted. */
+static void *carve(char *base, int64_t *used, int64_t bytes)
+{
+    void *const part = base ? base + *used : NULL;
+    *used += (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+    return part;
+}
+
+static void place_copy(mxa_avx512_copy *c, int64_t rows, bool q_scaled, char *base, int64_t *used)
+{
+    const int64_t word = sizeof(float), blocks = rows * (c->dim / c->block);
+    c->q = carve(base, used, rows * MXA_AVX512_STRIDE * c->element);
+    c->q_start = c->element == sizeof(int8_t) ? carve(base, used, blocks * word) : NULL;
+    c->q_scale = q_scaled ? carve(base, used, blocks * word) : NULL;
+    c->factor = carve(base, used, rows * word);
+    c->bias = carve(base, used, rows * word);
+}
+
+/* Lay out the parts; returns their size. */
+static int64_t place(mxa_avx512_work *w, const mxa_plan *plan, char *base)
+{
+    const int64_t f32 = sizeof(float), half = sizeof(uint16_t), rows = plan->item_rows;
+    int64_t used = 0, dim = 0;
+    for (int i = 0; i < MXA_COPIES; i++) {
+        if (!plan->q[i].info)
+            continue;
+        bool q_scaled;
+        w->copy[i] = mxa_avx512_copy_of(plan, i, &q_scaled);
+        place_copy(&w->copy[i], rows, q_scaled, base, &used);
+        dim = mxa_max(dim, w->copy[i].dim);
+    }
+    w->f16 = plan->pv == MXA_PV_F16;
+    w->item.channels = mxa_avx512_groups(plan->problem.head_dim_v);
+    w->raw = carve(base, &used, MXA_TILE * MXA_AVX512_STRIDE * f32);
+    w->k = carve(base, &used, MXA_TILE * dim * f32);
+    w->k_scale = carve(base, &used, MXA_TILE * (dim / MXA_MX_BLOCK) * f32);
+    w->g_k = carve(base, &used, MXA_TILE * f32);
+    w->v = carve(base, &used, MXA_TILE * w->item.channels * (w->f16 ? f32 : half));
+    w->logits = carve(base, &used, MXA_AVX512_BLOCK * MXA_TILE * f32);
+    w->p = carve(base, &used, MXA_AVX512_BLOCK * MXA_TILE * half);
+    w->sums = carve(base, &used, rows * MXA_AVX512_LANES * f32);
+    w->item.o = carve(base, &used, rows * w->item.channels * f32);
+    w->item.nonfinite = carve(base, &used, rows * w->item.channels * f32);
+    w->item.max = carve(base, &used, rows * f32);
+    w->item.sum = carve(base, &used, rows * f32);
+    w->item.row = carve(base, &used, w->item.channels * f32);
+    w->item.v_nonfinite = carve(base, &used, MXA_TILE);
+    return used;
+}
+
+int64_t mxa_attention_avx512_scratch(const mxa_plan *plan)
+{
+    mxa_avx512_work w;
+    return mxa_max(place(&w, plan, NULL), mxa_attention_ref_scratch(plan));
+}
+
+const char *mxa_attention_avx512_refuses(const mxa_plan *plan)
+{
+    return plan->recipe.exact ? "computes in fp32, recipe exact wants float64" : NULL;
+}
+
+/* What rows see of the tile; they see as much between them as the first and the last in common, if not less. */
+static void add_block(mxa_avx512_work *w, const mxa_key_tile *t, bool all_seen, int64_t first)
+{
+    mxa_avx512_block b;
+    b.first = first;
+    b.rows = (int)mxa_min(w->item.n - first, MXA_AVX512_BLOCK);
+    b.begin = MXA_TILE;
+    b.end = 0;
+    for (int r = 0; r < b.rows; r++) {
+        b.seen[r] = all_seen ? (mxa_span){ t->begin, t->end } : mxa_item_seen(&w->item, t, first + r);
+        if (b.seen[r].first < b.seen[r].end) {
+            b.begin = mxa_min(b.begin, b.seen[r].first / MXA_AVX512_COLS * MXA_AVX512_COLS);
+            b.end = mxa_max(b.end, mxa_avx512_groups(b.seen[r].end));
+        }
+    }
+    if (b.begin >= b.end)
+        return;
+    mxa_avx512_multiply_qk(w, &w->copy[t->copy], &b);
+    mxa_avx512_softmax(w, t, &b);
+    mxa_avx512_multiply_pv(w, &b);
+}
+
+/* Windows move with the row: what the first and the last row see, all do. */
+static bool all_rows_see(const mxa_item_rows *item, const mxa_key_tile *t)
+{
+    const mxa_span first = mxa_item_seen(item, t, 0), last = mxa_item_seen(item, t, item->head_rows - 1);
+    return mxa_max(first.first, last.first) == t->begin && mxa_min(first.end, last.end) == t->end;
+}
+
+static void add_tiles(mxa_avx512_work *w)
+{
+    const mxa_span keys = mxa_item_keys(&w->item);
+    if (keys.first >= keys.end)
+        return;
+    for (int64_t k_tile = keys.first / MXA_TILE; k_tile * MXA_TILE < keys.end; k_tile++) {
+        const mxa_key_tile t = mxa_item_key_tile(&w->item, keys, k_tile);
+        if (!w->copy[t.copy].loaded)
+            mxa_avx512_load_q(w, t.copy);
+        mxa_avx512_load_k(w, &t);
+        mxa_avx512_load_v(w, &t);
+        const bool all_seen = all_rows_see(&w->item, &t);
+        for (int64_t first = 0; first < w->item.n; first += MXA_AVX512_BLOCK)
+            add_block(w, &t, all_seen, first);
+    }
+}
+
+static bool run(mxa_avx512_work *w, bool *stored)
+{
+    mxa_item_begin(&w->item);
+    memset(w->sums, 0, (size_t)(w->item.n * MXA_AVX512_LANES) * sizeof *w->sums);
+    add_tiles(w);
+    for (int64_t row = 0; row < w->item.n; row++)
+        w->item.sum[row] += _mm512_reduce_add_ps(_mm512_loadu_ps(w->sums + row * MXA_AVX512_LANES));
+    return mxa_item_end(&w->item, stored);
+}
+
+void mxa_attention_avx512(const mxa_attention_job *job, const mxa_attention_item *item, void *scratch)
+{
+    mxa_avx512_work w = { .item = mxa_item_rows_of(job, item) };
+    place(&w, job->plan, scratch);
+    bool stored[MXA_ITEM_ROWS];
+    if (!run(&w, stored)) {
+        w.item.careful = true;
+        run(&w, stored);
+    }
+    mxa_item_leave_to_reference(&w.item, stored, scratch);
+}

@@ -1,0 +1,11 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef MXA_CPU_AVX512_ATTENTION_AVX512_H
+#define MXA_CPU_AVX512_ATTENTION_AVX512_H
+
+#include "cpu/attention_cpu.h"
+
+mxa_attention_refuses_fn mxa_attention_avx512_refuses;
+mxa_attention_scratch_fn mxa_attention_avx512_scratch;
+mxa_attention_run_fn mxa_attention_avx512;
+
+#endif

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Q, K and V of the AVX-512 attention in the order that its products read them. */
+#include "attn/softmax.h"
+#include "cpu/avx512/attention_tile_avx512.h"
+#include "cpu/avx512/layout_avx512.h"
+
+static bool has_integers(mxa_format format)
+{
+    return format == MXA_FORMAT_INT8 || format == MXA_FORMAT_MXINT8 || format == MXA_FORMAT_MXFP4;
+}
+
+/* Element times block scale has at most 8 significant bits. */
+static bool fits_bf16(mxa_format format)
+{
+    return format != MXA_FORMAT_F16 && format != MXA_FORMAT_F32;
+}
+
+mxa_avx512_copy mxa_avx512_copy_of(const mxa_plan *plan, int copy, bool *q_scaled)
+{
+    const mxa_format q = plan->q[copy].info->format, k = plan->k[copy].info->format;
+    const int64_t blocks = (plan->problem.head_dim + MXA_MX_BLOCK - 1) / MXA_MX_BLOCK;
+    const int64_t dim = blocks * MXA_MX_BLOCK;
+    mxa_avx512_copy c = { .dim = dim, .block = dim };
+    *q_scaled = false;
+    if (has_integers(q) && has_integers(k)) {
+        const bool plain = q == MXA_FORMAT_INT8 && k == MXA_FORMAT_INT8;
+        c.kind = plain ? MXA_AVX512_INT8 : MXA_AVX512_BLOCKS;
+        c.element = sizeof(int8_t);
+        c.block = plain ? dim : MXA_MX_BLOCK;
+        *q_scaled = q != MXA_FORMAT_INT8;
+    } else if (fits_bf16(q) && fits_bf16(k)) {
+        c.kind = MXA_AVX512_BF16;
+        c.element = sizeof(uint16_t);
+    } else {
+        c.kind = MXA_AVX512_F32;
+        c.element = sizeof(float);
+    }
+    return c;
+}
+
+/* A row's codes as integers, then zeros. False if it holds the NaN of INT8, which is no number. */
+static bool load_codes(const mxa_rows *rows, int64_t i, int8_t *out)
+{
+    const mxa_operand *const op = rows->operand;
+    const uint8_t *const codes = rows->codes + i * op->row_bytes;
+    const int64_t n = op->x->shape[3];
+    if (op->plan->info->format == MXA_FORMAT_MXFP4) {
+        mxa_avx512_doubled_e2m1(codes, op->row_bytes * 2, out);
+        return true;
+    }
+    const bool found = mxa_avx512_copy_bytes(codes, n, MXA_INT8_NAN, out);
+    return !found || op->plan->info->format == MXA_FORMAT_MXINT8;
+}
+
+/* The row of a bf16 copy as it lies in memory, or NULL. */
+static const uint16_t *bf16_row(const mxa_rows *rows, int64_t i)
+{
+    const mxa_operand *const op = rows->operand;
+    if (op->plan->info->format != MXA_FORMAT_BF16)
+        return NULL;
+    if (rows->codes)
+        return (const void *)(rows->codes + i * op->row_bytes);
+    return op->x->dtype == MXA_DTYPE_BF16 ? mxa_row(op->x, rows->batch, rows->head, rows->first + i) : NULL;
+}
+
+/* A row as bf16 numbers, then zeros. False if bf16 multiplication does not take them as they are. */
+static bool load_bf16(const mxa_rows *rows, int64_t i, uint16_t *out)
+{
+    const int64_t n = rows->operand->x->shape[3];
+    const uint16_t *const halves = bf16_row(rows, i);
+    if (halves)
+        return mxa_avx512_copy_bf16(halves, n, out);
+    float row[MXA_DIM_MAX];
+    mxa_rows_load(rows, i, 1, row, MXA_DIM_MAX);
+    memset(row + n, 0, (MXA_DIM_MAX - (size_t)n) * sizeof *row);
+    return mxa_avx512_cut_to_bf16(row, mxa_avx512_groups(n), out);
+}
+
+/* Row i as c wants it. False if the row cannot be multiplied: its factor is NaN then. */
+static bool load_row(const mxa_avx512_copy *c, const mxa_rows *rows, int64_t i, void *out)
+{
+    if (c->element == sizeof(int8_t))
+        return load_codes(rows, i, out);
+    if (c->kind == MXA_AVX512_BF16)
+        return load_bf16(rows, i, out);
+    const int64_t n = rows->operand->x->shape[3];
+    mxa_rows_load(rows, i, 1, out, MXA_AVX512_STRIDE);
+    memset((float *)out + n, 0, (size_t)(c->dim - n) * sizeof(float));
+    return true;
+}
+
+/*
+ * What sums of a block's integers are multiplied with. NaN for NaN, and where an element might exceed fp32,
+ * which saturates one by one: such rows go to the reference.
+ */
+static float block_scale(const mxa_rows *rows, int64_t i, int64_t block)
+{
+    const mxa_operand *const op = rows->operand;
+    if (!rows->scales)
+        return 1.0f;
+    const int highest = 252, scale = rows->scales[i * op->scale_cols + block];
+    const float unit = op->plan->info->format == MXA_FORMAT_MXFP4 ? 0.5f : 0x1p-6f;
+    return scale > highest ? mxa_f32_from_bits(MXA_F32_NAN) : mxa_pow2(scale - 127) * unit;
+}
+
+/* Block by block: where its sums start, and its scales. */
+static void load_q_blocks(const mxa_avx512_copy *c, const mxa_rows *q, int64_t i, int64_t row)
+{
+    const int8_t *const codes = (const int8_t *)c->q + row * MXA_AVX512_STRIDE;
+    const int64_t blocks = c->dim / c->block;
+    for (int64_t b = 0; b < blocks; b++) {
+        int32_t sum = 0;
+        for (int64_t d = b * c->block; d < (b + 1) * c->block; d++)
+            sum += codes[d];
+        c->q_start[row * blocks + b] = -MXA_AVX512_OFFSET * sum;
+        if (c->q_scale)
+            c->q_scale[row * blocks + b] = block_scale(q, i, b);
+    }
+}
+
+/* Head h + n of the item. */
+static void load_q_head(mxa_avx512_work *w, int copy, int64_t n)
+{
+    const mxa_item_rows *const item = &w->item;
+    const mxa_problem *const p = &item->job->plan->problem;
+    const mxa_avx512_copy *const c = &w->copy[copy];
+    const mxa_rows q = mxa_job_q(item->job, copy, item->s, item->h + n);
+    const double unit = p->softcap > 0 ? 1.0 : MXA_LOG2_E;
+    const float scale = (float)((double)p->softmax_scale * unit);
+    for (int64_t i = 0; i < item->head_rows; i++) {
+        const int64_t row = n * item->head_rows + i, at = item->rows.first + i;
+        const bool good = load_row(c, &q, at, (char *)c->q + row * MXA_AVX512_STRIDE * c->element);
+        c->factor[row] = good ? scale * mxa_rows_factor(&q, at) : mxa_f32_from_bits(MXA_F32_NAN);
+        c->bias[row] = (float)((double)mxa_job_bias(item->job, copy, item->s, item->h + n, at) * unit);
+        if (c->element == sizeof(int8_t))
+            load_q_blocks(c, &q, at, row);
+    }
+}
+
+void mxa_avx512_load_q(mxa_avx512_work *w, int copy)
+{
+    for (int64_t n = 0; w->copy[copy].factor && n * w->item.head_rows < w->item.n; n++)
+        load_q_head(w, copy, n);
+    w->copy[copy].loaded = true;
+}
+
+/* Of a copy with a scale per block; 0 for keys that no row sees. */
+static void load_k_scales(mxa_avx512_work *w, const mxa_key_tile *t, const mxa_rows *k, int64_t blocks)
+{
+    memset(w->k_scale, 0, (size_t)(blocks * MXA_TILE) * sizeof *w->k_scale);
+    for (int64_t j = t->begin; j < t->end; j++)
+        for (int64_t b = 0; b < blocks; b++)
+            w->k_scale[b * MXA_TILE + j] = block_scale(k, t->first + j, b);
+}
+
+/* Whole groups of keys; those that no row sees are zero. */
+void mxa_avx512_load_k(mxa_avx512_work *w, const mxa_key_tile *t)
+{
+    const mxa_avx512_copy *const c = &w->copy[t->copy];
+    const mxa_rows k = mxa_job_k(w->item.job, t->copy, w->item.s, w->item.h_kv);
+    const int64_t first = t->begin / MXA_AVX512_COLS * MXA_AVX512_COLS, end = mxa_avx512_groups(t->end);
+    const int64_t stride = MXA_AVX512_STRIDE * c->element;
+    char *const raw = w->raw;
+    for (int64_t j = first; j < end; j++) {
+        const bool seen = j >= t->begin && j < t->end;
+        const bool good = seen && load_row(c, &k, t->first + j, raw + j * stride);
+        w->g_k[j] = good ? mxa_rows_factor(&k, t->first + j) : seen ? mxa_f32_from_bits(MXA_F32_NAN) : 0.0f;
+        if (!seen)
+            memset(raw + j * stride, 0, (size_t)stride);
+    }
+    if (c->kind == MXA_AVX512_BLOCKS)
+        load_k_scales(w, t, &k, c->dim / c->block);
+    const int64_t words = c->dim * c->element / (int64_t)sizeof(uint32_t);
+    const uint32_t flip = c->element == sizeof(int8_t) ? 0x01010101u * MXA_AVX512_OFFSET : 0;
+    for (int64_t j = first; j < end; j += MXA_AVX512_COLS)
+        mxa_avx512_pair_keys(raw + j * stride, stride, words, flip, (uint32_t *)w->k + j * words);
+}
+
+/* Up to 32 elements of a row of V from d on as bf16, then zeros. */
+static __m512i load_v_halves(const void *row, mxa_dtype type, int64_t d, int64_t dim_v)
+{
+    const __mmask32 whole = mxa_avx512_first_halves(dim_v - d);
+    if (type == MXA_DTYPE_BF16)
+        return _mm512_maskz_loadu_epi16(whole, (const uint16_t *)row + d);
+    const __mmask16 low = (__mmask16)whole, high = (__mmask16)(whole >> MXA_AVX512_LANES);
+    __m512 x, y;
+    if (type == MXA_DTYPE_F32) {
+        x = _mm512_maskz_loadu_ps(low, (const float *)row + d);
+        y = _mm512_maskz_loadu_ps(high, (const float *)row + d + MXA_AVX512_LANES);
+    } else {
+        const __m512i halves = _mm512_maskz_loadu_epi16(whole, (const uint16_t *)row + d);
+        x = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
+        y = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
+    }
+    return mxa_avx512_upper_halves(mxa_avx512_round_bf16(x), mxa_avx512_round_bf16(y));
+}
+
+/* Channels from d on of key j; zeros where no row sees it. The careful path takes Inf and NaN out. */
+static __m512i load_v_key(const mxa_avx512_work *w, const mxa_key_tile *t, int64_t j, int64_t d)
+{
+    const mxa_item_rows *const item = &w->item;
+    const mxa_tensor *const v = item->job->v;
+    if (j < t->begin || j >= t->end)
+        return _mm512_setzero_si512();
+    const void *const row = mxa_row(v, item->s->batch, item->h_kv, item->s->k_first + t->first + j);
+    const __m512i halves = load_v_halves(row, v->dtype, d, item->dim_v);
+    if (!item->careful)
+        return halves;
+    const __m512i inf = _mm512_set1_epi16(0x7F80), exponents = _mm512_and_si512(halves, inf);
+    const __mmask32 nonfinite = _mm512_cmpge_epi16_mask(exponents, inf);
+    item->v_nonfinite[j] |= nonfinite != 0;
+    return _mm512_maskz_mov_epi16(~nonfinite, halves);
+}
+
+static void load_v_bf16(mxa_avx512_work *w, const mxa_key_tile *t, int64_t first, int64_t end)
+{
+    for (int64_t c = 0; c < w->item.channels; c += MXA_AVX512_COLS)
+        for (int64_t j = first; j < end; j += 2)
+            mxa_avx512_pair_channels(load_v_key(w, t, j, c), load_v_key(w, t, j + 1, c),
+                                     (uint16_t *)w->v + c * MXA_TILE + j * MXA_AVX512_COLS);
+}
+
+/* V of one key in f16 as floats in item->row. The careful path takes Inf and NaN out. */
+static void load_v_row(mxa_avx512_work *w, const mxa_key_tile *t, int64_t j)
+{
+    const mxa_item_rows *const item = &w->item;
+    mxa_row_load_as(item->job->v, item->s->batch, item->h_kv, item->s->k_first + t->first + j, MXA_DTYPE_F16,
+                    item->row);
+    for (int64_t d = 0; d < item->dim_v && item->careful; d++)
+        if (!mxa_f32_is_finite(item->row[d])) {
+            item->row[d] = 0.0f;
+            item->v_nonfinite[j] = true;
+        }
+}
+
+static void load_v_f16(mxa_avx512_work *w, const mxa_key_tile *t, int64_t first, int64_t end)
+{
+    const size_t group_bytes = MXA_AVX512_COLS * sizeof(float);
+    for (int64_t j = first; j < end; j++) {
+        memset(w->item.row, 0, (size_t)w->item.channels * sizeof *w->item.row);
+        if (j >= t->begin && j < t->end)
+            load_v_row(w, t, j);
+        for (int64_t c = 0; c < w->item.channels; c += MXA_AVX512_COLS)
+            memcpy((float *)w->v + c * MXA_TILE + j * MXA_AVX512_COLS, w->item.row + c, group_bytes);
+    }
+}
+
+void mxa_avx512_load_v(mxa_avx512_work *w, const mxa_key_tile *t)
+{
+    const int64_t first = t->begin / MXA_AVX512_COLS * MXA_AVX512_COLS, end = mxa_avx512_groups(t->end);
+    memset(w->item.v_nonfinite, 0, MXA_TILE * sizeof *w->item.v_nonfinite);
+    if (w->f16)
+        load_v_f16(w, t, first, end);
+    else
+        load_v_bf16(w, t, first, end);
+}
