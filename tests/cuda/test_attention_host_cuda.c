@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The host side of attention on CUDA without a GPU: which entry a plan takes, what lies where in the
- * workspace, what a call queues in which order, and that it neither allocates nor waits nor changes the current
- * device. The CUDA runtime (fake_cudart.c), the quantiser and the two entries here only write down what they
- * are asked for.
+ * workspace, what a call queues in which order, and that it neither allocates nor waits nor changes the
+ * current device. The CUDA runtime (fake_cudart.c), the quantiser and the two entries here only write down
+ * what they are asked for.
  */
 #include <setjmp.h>
 #include <stdarg.h>
