@@ -109,21 +109,22 @@ mxa_status mxa_check_output(const char *name, const mxa_tensor *x)
     return MXA_OK;
 }
 
+void mxa_row_widen(const void *data, mxa_dtype dtype, int64_t n, float *row)
+{
+    const uint16_t *half = data;
+    if (dtype == MXA_DTYPE_F32)
+        memmove(row, data, (size_t)n * sizeof *row);
+    else if (dtype == MXA_DTYPE_BF16)
+        for (int64_t d = 0; d < n; d++)
+            row[d] = mxa_f32_from_bf16(half[d]);
+    else
+        for (int64_t d = 0; d < n; d++)
+            row[d] = mxa_f32_from_f16(half[d]);
+}
+
 void mxa_row_load(const mxa_tensor *x, int64_t b, int64_t h, int64_t i, float *row)
 {
-    const void *data = mxa_row(x, b, h, i);
-    const int64_t dim = x->shape[3];
-    if (x->dtype == MXA_DTYPE_F32) {
-        memcpy(row, data, (size_t)dim * sizeof *row);
-    } else if (x->dtype == MXA_DTYPE_BF16) {
-        const uint16_t *half = data;
-        for (int64_t d = 0; d < dim; d++)
-            row[d] = mxa_f32_from_bf16(half[d]);
-    } else {
-        const uint16_t *half = data;
-        for (int64_t d = 0; d < dim; d++)
-            row[d] = mxa_f32_from_f16(half[d]);
-    }
+    mxa_row_widen(mxa_row(x, b, h, i), x->dtype, x->shape[3], row);
 }
 
 void mxa_row_store(const mxa_tensor *x, int64_t b, int64_t h, int64_t i, const float *row)

@@ -39,6 +39,9 @@ MXA_HD static inline void *mxa_row(const mxa_tensor *x, int64_t b, int64_t h, in
     return (char *)x->data + offset * mxa_dtype_bytes(x->dtype);
 }
 
+/* n elements widened to fp32, exactly. In place if the type is F32. */
+void mxa_row_widen(const void *data, mxa_dtype dtype, int64_t n, float *row);
+
 /*
  * A row of dim elements widened to fp32, exactly; and fp32 rounded into a row (docs/numerics.md, section 5).
  */

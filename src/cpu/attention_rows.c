@@ -106,7 +106,7 @@ static bool has_sum(const mxa_item_rows *w, int64_t row)
 }
 
 /* As mxa_row_store, which is slow at 16-bit types where a quantiser uses more of the machine. */
-static void store_row(const mxa_item_rows *w, mxa_quantize_row_fn *to_half, int64_t h, int64_t i)
+static void store_row(const mxa_item_rows *w, mxa_quantize_rows_fn *to_half, int64_t h, int64_t i)
 {
     const mxa_tensor *const out = w->job->out;
     if (out->dtype == MXA_DTYPE_F32) {
@@ -115,13 +115,14 @@ static void store_row(const mxa_item_rows *w, mxa_quantize_row_fn *to_half, int6
     }
     const mxa_format format = out->dtype == MXA_DTYPE_F16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16;
     const mxa_code_spec spec = { .info = mxa_format_get(format) };
-    to_half(&spec, w->row, w->dim_v, 1.0f, mxa_row(out, w->s->batch, h, i), NULL);
+    const float none = 1.0f;
+    to_half(&spec, w->row, 1, w->dim_v, &none, 0, mxa_row(out, w->s->batch, h, i), NULL);
 }
 
 bool mxa_item_end(const mxa_item_rows *w, bool *stored)
 {
     const bool f16 = w->job->out->dtype == MXA_DTYPE_F16;
-    mxa_quantize_row_fn *const to_half = mxa_quantize_pick(f16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16)->fn;
+    mxa_quantize_rows_fn *const to_half = mxa_quantize_pick(f16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16)->fn;
     for (int64_t row = 0; row < w->n; row++) {
         const int64_t h = w->h + row / w->head_rows, i = w->rows.first + row % w->head_rows;
         stored[row] = has_sum(w, row);

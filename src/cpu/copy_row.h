@@ -12,8 +12,8 @@
 typedef struct mxa_row_coder {
     const mxa_copy_plan *copy;
     mxa_code_spec spec;
-    mxa_quantize_row_fn *code;
-    mxa_hadamard_fn *rotate; /* NULL: the copy is not rotated */
+    mxa_prepare_rows_fn *prepare;
+    mxa_quantize_rows_fn *code;
 } mxa_row_coder;
 
 static inline mxa_row_coder mxa_row_coder_of(const mxa_copy_plan *copy)
@@ -21,8 +21,8 @@ static inline mxa_row_coder mxa_row_coder_of(const mxa_copy_plan *copy)
     return (mxa_row_coder){
         .copy = copy,
         .spec = { copy->info, copy->rule, 0 },
+        .prepare = mxa_prepare_pick()->fn,
         .code = mxa_quantize_pick(copy->info->format)->fn,
-        .rotate = copy->rotate ? mxa_hadamard_pick()->fn : NULL,
     };
 }
 
@@ -30,17 +30,15 @@ static inline mxa_row_coder mxa_row_coder_of(const mxa_copy_plan *copy)
 static inline void mxa_copy_row(const mxa_row_coder *c, const float *x, const float *mean, int64_t dim,
                                 uint8_t *codes, uint8_t *scales, float *g)
 {
-    float row[MXA_DIM_MAX];
-    for (int64_t d = 0; d < dim; d++)
-        row[d] = mean ? x[d] - mean[d] : x[d];
-    if (c->rotate)
-        c->rotate(row, dim);
-    float factor = 1.0f;
+    const mxa_source source = { x, MXA_DTYPE_F32, 1, dim, dim };
+    float row[MXA_DIM_MAX], factor = 1.0f;
+    uint32_t amax;
+    c->prepare(&source, mean, c->copy->rotate, row, &amax);
     if (c->copy->level == MXA_LEVEL_TOKEN) {
-        const float amax = mxa_f32_from_bits(mxa_finite_amax_bits(row, dim));
-        *g = factor = mxa_second_level(mxa_g_divisor(c->copy->info), 0, amax);
+        const uint32_t finite = amax < MXA_F32_INF ? amax : mxa_finite_amax_bits(row, dim);
+        *g = factor = mxa_second_level(mxa_g_divisor(c->copy->info), 0, mxa_f32_from_bits(finite));
     }
-    c->code(&c->spec, row, dim, factor, codes, scales);
+    c->code(&c->spec, row, 1, dim, &factor, 0, codes, scales);
 }
 
 #endif

@@ -3,6 +3,7 @@
 
 #include "core/tensor.h"
 #include "cpu/row_items.h"
+#include "cpu/steps_cpu.h"
 #include "format/format.h"
 #include "format/nvfp4.h"
 
@@ -104,7 +105,7 @@ static void finish_row(const work *w, mxa_row_span s, int64_t row, float *x)
 {
     const int64_t dim = w->out->shape[3];
     if (w->copy->rotate)
-        mxa_hadamard_pick()->fn(x, dim);
+        mxa_rotate_rows(x, 1, dim);
     if (w->copy->mean)
         for (int64_t d = 0; d < dim; d++)
             x[d] += w->copy->mean[s.matrix * dim + d];

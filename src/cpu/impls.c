@@ -4,8 +4,16 @@
 #include "cpu/features.h"
 #include "cpu/kernels.h"
 #include "cpu/portable/codes_portable.h"
-#include "cpu/portable/hadamard_portable.h"
 #include "cpu/ref/codes_ref.h"
+
+const mxa_prepare_impl mxa_prepare_impls[] = {
+#if defined(__x86_64__)
+    { "avx2", MXA_CPU_AVX2, mxa_prepare_avx2 },
+#endif
+    { "portable", MXA_CPU_PORTABLE, mxa_prepare_portable },
+    { "ref", 0, mxa_prepare_ref },
+    { NULL, 0, NULL },
+};
 
 const mxa_quantize_impl mxa_quantize_impls[] = {
 #if defined(__x86_64__)
@@ -14,7 +22,10 @@ const mxa_quantize_impl mxa_quantize_impls[] = {
     { "avx2", MXA_FORMAT_MXFP4, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
     { "avx2", MXA_FORMAT_MXFP8_E4M3, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
     { "avx2", MXA_FORMAT_MXFP8_E5M2, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
+    { "avx2", MXA_FORMAT_MXFP6_E3M2, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
+    { "avx2", MXA_FORMAT_MXFP6_E2M3, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
     { "avx2", MXA_FORMAT_MXINT8, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
+    { "avx2", MXA_FORMAT_NVFP4, MXA_CPU_AVX2, mxa_quantize_nvfp4_avx2 },
     { "avx2", MXA_FORMAT_BF16, MXA_CPU_AVX2, mxa_quantize_half_avx2 },
     { "avx2", MXA_FORMAT_F16, MXA_CPU_AVX2, mxa_quantize_half_avx2 },
 #endif
@@ -24,23 +35,25 @@ const mxa_quantize_impl mxa_quantize_impls[] = {
 };
 
 const mxa_decode_impl mxa_decode_impls[] = {
+#if defined(__x86_64__)
+    { "avx2", MXA_FORMAT_NONE, MXA_CPU_AVX2, mxa_decode_avx2 },
+#endif
     { "portable", MXA_FORMAT_NONE, MXA_CPU_PORTABLE, mxa_decode_portable },
     { "ref", MXA_FORMAT_NONE, 0, mxa_decode_ref },
     { NULL, MXA_FORMAT_NONE, 0, NULL },
 };
 
-const mxa_hadamard_impl mxa_hadamard_impls[] = {
-#if defined(__x86_64__)
-    { "avx2", MXA_CPU_AVX2, mxa_hadamard_avx2 },
-#endif
-    { "portable", MXA_CPU_PORTABLE, mxa_hadamard_portable },
-    { "ref", 0, mxa_hadamard },
-    { NULL, 0, NULL },
-};
-
 static bool fits(mxa_format wanted, mxa_format format, uint32_t needs)
 {
     return (format == MXA_FORMAT_NONE || format == wanted) && mxa_cpu_has(needs);
+}
+
+const mxa_prepare_impl *mxa_prepare_pick(void)
+{
+    const mxa_prepare_impl *impl = mxa_prepare_impls;
+    while (!mxa_cpu_has(impl->needs))
+        impl++;
+    return impl;
 }
 
 const mxa_quantize_impl *mxa_quantize_pick(mxa_format format)
@@ -55,14 +68,6 @@ const mxa_decode_impl *mxa_decode_pick(mxa_format format)
 {
     const mxa_decode_impl *impl = mxa_decode_impls;
     while (!fits(format, impl->format, impl->needs))
-        impl++;
-    return impl;
-}
-
-const mxa_hadamard_impl *mxa_hadamard_pick(void)
-{
-    const mxa_hadamard_impl *impl = mxa_hadamard_impls;
-    while (!mxa_cpu_has(impl->needs))
         impl++;
     return impl;
 }

@@ -6,27 +6,58 @@
 #ifndef MXA_CPU_KERNELS_H
 #define MXA_CPU_KERNELS_H
 
+#include "core/tensor.h"
 #include "format/copy.h"
 
+/* Rows of a tensor as they come: row r starts stride elements after row r - 1. */
+typedef struct mxa_source {
+    const void *data;
+    mxa_dtype dtype;
+    int64_t rows, cols, stride;
+} mxa_source;
+
+static inline const void *mxa_source_row(const mxa_source *x, int64_t r)
+{
+    return (const char *)x->data + r * x->stride * mxa_dtype_bytes(x->dtype);
+}
+
 /*
- * Quantise one row.
+ * Rows as quantisers want them: widened to fp32, less the mean, rotated (docs/numerics.md, section 9).
  *
- *   x       [cols] fp32: widened, sanitised, smoothed and rotated already
- *   g       the row's second-level factor; 1 where there is none
- *   codes   [row_bytes] packed; a short last block is filled with codes 0
- *   scales  [ceil(cols / block)], or unused
+ *   mean  [cols], or NULL: none
+ *   out   [rows][cols]; may be x->data where that is F32 without gaps
+ *   amax  [rows] bits of each row's largest magnitude; MXA_F32_INF or more if the row holds NaN or Inf
+ *
+ * Every implementation gives the reference's bits, but for those of NaN.
+ */
+typedef void mxa_prepare_rows_fn(const mxa_source *x, const float *mean, bool rotate, float *out,
+                                 uint32_t *amax);
+
+typedef struct mxa_prepare_impl {
+    const char *name;
+    uint32_t needs; /* MXA_CPU_... */
+    mxa_prepare_rows_fn *fn;
+} mxa_prepare_impl;
+
+/*
+ * Quantise rows.
+ *
+ *   x       [rows][cols] fp32: prepared already
+ *   g       second-level factors: row r has g[r * g_step]; 1 where there are none
+ *   codes   [rows][row_bytes] packed; a short last block is filled with codes 0
+ *   scales  [rows][ceil(cols / block)], or unused
  *
  * Returns the number of blocks (formats without block scale: elements) with NaN or Inf. Plain formats: 0.
  * Every implementation gives the reference's bytes.
  */
-typedef int64_t mxa_quantize_row_fn(const mxa_code_spec *spec, const float *x, int64_t cols, float g,
-                                    uint8_t *codes, uint8_t *scales);
+typedef int64_t mxa_quantize_rows_fn(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
+                                     const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales);
 
 typedef struct mxa_quantize_impl {
     const char *name;
     mxa_format format; /* MXA_FORMAT_NONE: any */
-    uint32_t needs;    /* MXA_CPU_... */
-    mxa_quantize_row_fn *fn;
+    uint32_t needs;
+    mxa_quantize_rows_fn *fn;
 } mxa_quantize_impl;
 
 /*
@@ -46,23 +77,14 @@ typedef struct mxa_decode_impl {
     mxa_decode_rows_fn *fn;
 } mxa_decode_impl;
 
-/* Rotate one row in place: docs/numerics.md, section 9. Every implementation gives the reference's bits. */
-typedef void mxa_hadamard_fn(float *x, int64_t cols);
-
-typedef struct mxa_hadamard_impl {
-    const char *name;
-    uint32_t needs;
-    mxa_hadamard_fn *fn;
-} mxa_hadamard_impl;
-
 /* Terminated by an entry without name. */
+extern const mxa_prepare_impl mxa_prepare_impls[];
 extern const mxa_quantize_impl mxa_quantize_impls[];
 extern const mxa_decode_impl mxa_decode_impls[];
-extern const mxa_hadamard_impl mxa_hadamard_impls[];
 
 /* The first entry that fits the format and the (masked) features of this machine. */
+const mxa_prepare_impl *mxa_prepare_pick(void);
 const mxa_quantize_impl *mxa_quantize_pick(mxa_format format);
 const mxa_decode_impl *mxa_decode_pick(mxa_format format);
-const mxa_hadamard_impl *mxa_hadamard_pick(void);
 
 #endif

@@ -240,7 +240,7 @@ static void begin_row(const mxa_kv_job *job, int64_t h, float *o, float *max, fl
 static void store(const mxa_kv_job *job, int64_t b, int64_t h, int64_t i, float *o, float lse)
 {
     if (job->view->layout->part[MXA_LOW][MXA_KV_V].copy.rotate)
-        mxa_hadamard_pick()->fn(o, job->out->shape[3]);
+        mxa_rotate_rows(o, 1, job->out->shape[3]);
     mxa_row_store(job->out, b, h, i, o);
     if (job->lse)
         job->lse[(b * job->heads + h) * job->n + i] = lse;

@@ -22,44 +22,38 @@ typedef struct work {
     mxa_nonfinite policy;
     int n;
     const mxa_copy *copies;
-    mxa_quantize_row_fn *fn[MAX_COPIES];
+    mxa_quantize_rows_fn *fn[MAX_COPIES];
     bool same_steps; /* both copies see the same prepared rows */
     int64_t items_per_matrix, items;
     int threads;
     char *scratch;
-    int64_t thread_bytes, rows_bytes; /* of scratch, and of one buffer of prepared rows */
+    int64_t thread_bytes, rows_bytes; /* of scratch, and of the prepared rows in it */
 } work;
 
-/* Prepared rows of each copy, for AXIS_TOKEN their transpose, and one row's or column's scale bytes. */
+/* Prepared rows, for AXIS_TOKEN their transpose, and one row's or column's scale bytes. */
 static int64_t thread_bytes(const int64_t shape[4], mxa_axis axis)
 {
     const int64_t longest = shape[3] > MXA_ITEM_TOKENS ? shape[3] : MXA_ITEM_TOKENS;
-    return mxa_item_bytes(shape) * (MAX_COPIES + (axis == MXA_AXIS_TOKEN)) +
-           mxa_round_up(longest, MXA_SCRATCH_UNIT);
+    return mxa_item_bytes(shape) * (1 + (axis == MXA_AXIS_TOKEN)) + mxa_round_up(longest, MXA_SCRATCH_UNIT);
 }
 
 size_t mxa_quantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int threads)
 {
     const int64_t most = INT64_MAX / MXA_MAX_THREADS; /* more than any machine has */
-    const int64_t rows_bound = (MAX_COPIES + 2) * MXA_ITEM_TOKENS * (int64_t)sizeof(float);
+    const int64_t rows_bound = 3 * MXA_ITEM_TOKENS * (int64_t)sizeof(float);
     if (shape[3] > most / rows_bound - MXA_ITEM_TOKENS)
         return SIZE_MAX;
     return (size_t)(thread_bytes(shape, axis) * mxa_token_threads(threads, mxa_item_count(shape)));
 }
 
-static float *prepared(const work *w, char *scratch, int copy)
-{
-    return (float *)(void *)(scratch + (copy && !w->same_steps ? w->rows_bytes : 0));
-}
-
 static float *transposed(const work *w, char *scratch)
 {
-    return (float *)(void *)(scratch + MAX_COPIES * w->rows_bytes);
+    return (float *)(void *)(scratch + w->rows_bytes);
 }
 
 static uint8_t *scale_row(const work *w, char *scratch, mxa_axis axis)
 {
-    return (uint8_t *)scratch + w->rows_bytes * (MAX_COPIES + (axis == MXA_AXIS_TOKEN));
+    return (uint8_t *)scratch + w->rows_bytes * (1 + (axis == MXA_AXIS_TOKEN));
 }
 
 static char *thread_scratch(const work *w)
@@ -67,21 +61,31 @@ static char *thread_scratch(const work *w)
     return w->scratch + omp_get_thread_num() * w->thread_bytes;
 }
 
-/* One read of the rows; prepared(w, scratch, c) then holds what copy c is coded from. */
-static void prepare(const work *w, mxa_row_span s, char *scratch)
+/* Rows of a span as copy c is coded from them. */
+typedef struct prepared {
+    mxa_row_span span;
+    float *x;                       /* [rows][dim] */
+    uint32_t amax[MXA_ITEM_TOKENS]; /* [rows] bits, as in mxa_prepare_rows_fn */
+} prepared;
+
+static void prepare(const work *w, int c, prepared *p)
 {
-    float *rows = prepared(w, scratch, 0);
-    mxa_span_load(w->x, s, w->policy, rows);
-    if (w->n > 1 && !w->same_steps)
-        mxa_span_steps(w->copies[1].mean, w->copies[1].rotate, s, w->x->shape[3], rows,
-                       prepared(w, scratch, 1));
-    mxa_span_steps(w->copies[0].mean, w->copies[0].rotate, s, w->x->shape[3], rows, rows);
+    mxa_span_prepare(w->x, p->span, w->policy, w->copies[c].mean, w->copies[c].rotate, p->x, p->amax);
 }
 
-static float factor(const mxa_copy *copy, const float *x, int64_t n)
+/* Bits of the largest magnitude of all rows, and of the largest finite one. */
+static uint32_t any_amax(const prepared *p)
 {
-    return mxa_second_level(mxa_g_divisor(copy->spec.info), copy->spec.nvfp4,
-                            mxa_f32_from_bits(mxa_finite_amax_bits(x, n)));
+    uint32_t amax = 0;
+    for (int64_t r = 0; r < p->span.rows; r++)
+        amax = p->amax[r] > amax ? p->amax[r] : amax;
+    return amax;
+}
+
+static uint32_t finite_amax(const prepared *p, int64_t dim)
+{
+    const uint32_t amax = any_amax(p);
+    return amax < MXA_F32_INF ? amax : mxa_finite_amax_bits(p->x, p->span.rows * dim);
 }
 
 static bool per_region(mxa_level level)
@@ -89,89 +93,94 @@ static bool per_region(mxa_level level)
     return level == MXA_LEVEL_TENSOR || level == MXA_LEVEL_HEAD;
 }
 
-/*
- * The factor of one row. Given factors and those of TENSOR and HEAD lie in out.g already; TOKEN and
- * TOKEN_BLOCK are computed here from the n elements of their region.
- */
-static float row_factor(const work *w, const mxa_copy *copy, mxa_row_span s, int64_t row, const float *x,
-                        int64_t n)
+static float factor(const mxa_copy *copy, uint32_t amax)
 {
-    if (copy->level == MXA_LEVEL_NONE)
-        return 1.0f;
-    float *g = copy->out.g + mxa_level_index(copy->level, w->x->shape, s.b, s.h, row);
-    if (!copy->g_given && !per_region(copy->level))
-        *g = factor(copy, x, n);
-    return *g;
+    return mxa_second_level(mxa_g_divisor(copy->spec.info), copy->spec.nvfp4, mxa_f32_from_bits(amax));
 }
 
 /*
- * Code one row, or a piece of one that starts at column first (a multiple of the block), and place its
- * scales.
+ * The factors of rows, *step apart. Given factors and those of TENSOR and HEAD lie in out.g already; TOKEN
+ * and TOKEN_BLOCK are computed here.
  */
-static int64_t code_row(const work *w, int c, int64_t matrix, int64_t rows, int64_t cols, int64_t row,
-                        int64_t first, const float *x, int64_t n, float g, uint8_t *scale_temp)
+static const float *row_factors(const work *w, const mxa_copy *copy, const prepared *p, int64_t *step)
+{
+    static const float none = 1.0f;
+    const mxa_row_span *const s = &p->span;
+    const int64_t dim = w->x->shape[3];
+    *step = copy->level == MXA_LEVEL_TOKEN;
+    if (copy->level == MXA_LEVEL_NONE)
+        return &none;
+    float *const g = copy->out.g + mxa_level_index(copy->level, w->x->shape, s->b, s->h, s->first);
+    if (copy->g_given || per_region(copy->level))
+        return g;
+    if (copy->level == MXA_LEVEL_TOKEN_BLOCK)
+        *g = factor(copy, finite_amax(p, dim));
+    for (int64_t r = 0; r < s->rows && copy->level == MXA_LEVEL_TOKEN; r++)
+        g[r] =
+            factor(copy, p->amax[r] < MXA_F32_INF ? p->amax[r] : mxa_finite_amax_bits(p->x + r * dim, dim));
+    return g;
+}
+
+/* A stored matrix, and of it count rows from row on: the columns from first on, a multiple of the block. */
+typedef struct piece {
+    int64_t matrix, rows, cols;
+    int64_t row, count, first;
+} piece;
+
+/* x [count][n]; count is 1 where the piece is not as wide as the matrix. */
+static int64_t code_piece(const work *w, int c, const piece *p, const float *x, int64_t n, const float *g,
+                          int64_t g_step, uint8_t *scale_temp)
 {
     const mxa_copy *copy = &w->copies[c];
     const mxa_format_info *info = copy->spec.info;
-    uint8_t *codes = copy->out.codes + (matrix * rows + row) * mxa_row_bytes(info, cols) +
-                     mxa_packed_bytes(info->element_bits, first);
+    const int64_t row_bytes = mxa_row_bytes(info, p->cols);
+    uint8_t *codes = copy->out.codes + (p->matrix * p->rows + p->row) * row_bytes +
+                     mxa_packed_bytes(info->element_bits, p->first);
     if (info->block == 0)
-        return w->fn[c](&copy->spec, x, n, g, codes, NULL);
+        return w->fn[c](&copy->spec, x, p->count, n, g, g_step, codes, NULL);
 
-    const int64_t scale_cols = mxa_scale_cols(info, cols), first_scale = first / info->block;
-    uint8_t *scales = copy->out.scales + matrix * mxa_layout_bytes(copy->layout, rows, scale_cols);
+    const int64_t scale_cols = mxa_scale_cols(info, p->cols), first_scale = p->first / info->block;
+    uint8_t *scales = copy->out.scales + p->matrix * mxa_layout_bytes(copy->layout, p->rows, scale_cols);
     if (copy->layout == MXA_LAYOUT_ROW)
-        return w->fn[c](&copy->spec, x, n, g, codes, scales + row * scale_cols + first_scale);
-
-    const int64_t n_bad = w->fn[c](&copy->spec, x, n, g, codes, scale_temp);
-    for (int64_t i = 0; i < mxa_scale_cols(info, n); i++)
-        scales[mxa_scale_offset(copy->layout, scale_cols, row, first_scale + i)] = scale_temp[i];
-    return n_bad;
-}
-
-static int64_t code_rows(const work *w, int c, mxa_row_span s, char *scratch)
-{
-    const mxa_copy *copy = &w->copies[c];
-    const int64_t dim = w->x->shape[3];
-    const float *x = prepared(w, scratch, c);
-    uint8_t *scale_temp = scale_row(w, scratch, copy->axis);
-    const float block_g =
-        copy->level == MXA_LEVEL_TOKEN_BLOCK ? row_factor(w, copy, s, s.first, x, s.rows * dim) : 1.0f;
+        return w->fn[c](&copy->spec, x, p->count, n, g, g_step, codes,
+                        scales + p->row * scale_cols + first_scale);
 
     int64_t n_bad = 0;
-    for (int64_t r = 0; r < s.rows; r++, x += dim) {
-        const float g =
-            copy->level == MXA_LEVEL_TOKEN_BLOCK ? block_g : row_factor(w, copy, s, s.first + r, x, dim);
-        n_bad += code_row(w, c, s.matrix, w->x->shape[2], dim, s.first + r, 0, x, dim, g, scale_temp);
+    for (int64_t r = 0; r < p->count; r++) {
+        n_bad += w->fn[c](&copy->spec, x + r * n, 1, n, g + r * g_step, 0, codes + r * row_bytes, scale_temp);
+        for (int64_t i = 0; i < mxa_scale_cols(info, n); i++)
+            scales[mxa_scale_offset(copy->layout, scale_cols, p->row + r, first_scale + i)] = scale_temp[i];
     }
     return n_bad;
 }
 
-/* AXIS_TOKEN: each channel's 128 tokens are a piece of its row. */
-static int64_t code_columns(const work *w, int c, mxa_row_span s, char *scratch)
+static int64_t code_rows(const work *w, int c, const prepared *p, char *scratch)
 {
-    const mxa_copy *copy = &w->copies[c];
+    const mxa_row_span *const s = &p->span;
     const int64_t dim = w->x->shape[3];
-    const float *x = prepared(w, scratch, c);
-    float *column = transposed(w, scratch);
-    for (int64_t r = 0; r < s.rows; r++)
-        for (int64_t d = 0; d < dim; d++)
-            column[d * s.rows + r] = x[r * dim + d];
-
-    const float g = row_factor(w, copy, s, s.first, x, s.rows * dim);
-    uint8_t *scale_temp = scale_row(w, scratch, copy->axis);
-    int64_t n_bad = 0;
-    for (int64_t d = 0; d < dim; d++)
-        n_bad += code_row(w, c, s.matrix, dim, w->x->shape[2], d, s.first, column + d * s.rows, s.rows, g,
-                          scale_temp);
-    return n_bad;
+    int64_t g_step;
+    const float *g = row_factors(w, &w->copies[c], p, &g_step);
+    const piece rows = { s->matrix, w->x->shape[2], dim, s->first, s->rows, 0 };
+    return code_piece(w, c, &rows, p->x, dim, g, g_step, scale_row(w, scratch, MXA_AXIS_HEAD));
 }
 
-static void mark_tile(const work *w, int c, mxa_row_span s, const float *x)
+/* AXIS_TOKEN: each channel's 128 tokens are a piece of its row. */
+static int64_t code_columns(const work *w, int c, const prepared *p, char *scratch)
 {
-    uint8_t *tiles = w->copies[c].out.nonfinite_tiles;
-    if (tiles && mxa_amax_bits(x, s.rows * w->x->shape[3]) >= MXA_F32_INF)
-        tiles[s.matrix * w->items_per_matrix + s.first / MXA_ITEM_TOKENS] = 1;
+    const mxa_row_span *const s = &p->span;
+    const int64_t dim = w->x->shape[3];
+    float *column = transposed(w, scratch);
+    for (int64_t r = 0; r < s->rows; r++)
+        for (int64_t d = 0; d < dim; d++)
+            column[d * s->rows + r] = p->x[r * dim + d];
+
+    int64_t g_step, n_bad = 0;
+    const float *g = row_factors(w, &w->copies[c], p, &g_step);
+    piece channel = { s->matrix, dim, w->x->shape[2], 0, 1, s->first };
+    for (; channel.row < dim; channel.row++)
+        n_bad += code_piece(w, c, &channel, column + channel.row * s->rows, s->rows, g, 0,
+                            scale_row(w, scratch, MXA_AXIS_TOKEN));
+    return n_bad;
 }
 
 static int64_t chunk_rows(const work *w)
@@ -184,17 +193,20 @@ static int64_t chunk_rows(const work *w)
 
 static void code_item(const work *w, int64_t item, char *scratch, int64_t *n_bad)
 {
-    mxa_row_span rest = mxa_item_span(w->x->shape, item), chunk;
+    prepared p = { .x = (float *)(void *)scratch };
+    mxa_row_span rest = mxa_item_span(w->x->shape, item);
     for (int c = 0; c < w->n; c++)
         if (w->copies[c].out.nonfinite_tiles)
             w->copies[c].out.nonfinite_tiles[item] = 0;
     while (rest.rows > 0) {
-        rest = mxa_span_split(rest, chunk_rows(w), &chunk);
-        prepare(w, chunk, scratch);
+        rest = mxa_span_split(rest, chunk_rows(w), &p.span);
         for (int c = 0; c < w->n; c++) {
-            mark_tile(w, c, chunk, prepared(w, scratch, c));
-            n_bad[c] += w->copies[c].axis == MXA_AXIS_TOKEN ? code_columns(w, c, chunk, scratch)
-                                                            : code_rows(w, c, chunk, scratch);
+            if (c == 0 || !w->same_steps)
+                prepare(w, c, &p);
+            if (w->copies[c].out.nonfinite_tiles && any_amax(&p) >= MXA_F32_INF)
+                w->copies[c].out.nonfinite_tiles[item] = 1;
+            n_bad[c] += w->copies[c].axis == MXA_AXIS_TOKEN ? code_columns(w, c, &p, scratch)
+                                                            : code_rows(w, c, &p, scratch);
         }
     }
 }
@@ -217,14 +229,13 @@ static void code_all(const work *w, int64_t *n_bad)
 /* The bits of the largest finite and the largest magnitude of one item, as copy c sees it. */
 static void scan_item(const work *w, int64_t item, char *scratch, int c, uint32_t *finite, uint32_t *any)
 {
-    mxa_row_span rest = mxa_item_span(w->x->shape, item), chunk;
+    prepared p = { .x = (float *)(void *)scratch };
+    mxa_row_span rest = mxa_item_span(w->x->shape, item);
     *finite = *any = 0;
     while (rest.rows > 0) {
-        rest = mxa_span_split(rest, MXA_CHUNK_ROWS, &chunk);
-        prepare(w, chunk, scratch);
-        const int64_t n = chunk.rows * w->x->shape[3];
-        const uint32_t chunk_finite = mxa_finite_amax_bits(prepared(w, scratch, c), n);
-        const uint32_t chunk_any = mxa_amax_bits(prepared(w, scratch, c), n);
+        rest = mxa_span_split(rest, MXA_CHUNK_ROWS, &p.span);
+        prepare(w, c, &p);
+        const uint32_t chunk_finite = finite_amax(&p, w->x->shape[3]), chunk_any = any_amax(&p);
         *finite = chunk_finite > *finite ? chunk_finite : *finite;
         *any = chunk_any > *any ? chunk_any : *any;
     }

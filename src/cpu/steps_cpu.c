@@ -62,27 +62,27 @@ static void sanitize(mxa_dtype dtype, float *x, int64_t n)
     }
 }
 
-void mxa_span_load(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy, float *rows)
+void mxa_span_prepare(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy, const float *mean,
+                      bool rotate, float *rows, uint32_t *amax)
 {
     const int64_t dim = x->shape[3];
-    for (int64_t r = 0; r < s.rows; r++)
-        mxa_row_load(x, s.b, s.h, s.first + r, rows + r * dim);
-    if (policy == MXA_NONFINITE_SANITIZE)
+    mxa_prepare_rows_fn *const prepare = mxa_prepare_pick()->fn;
+    mxa_source source = { mxa_row(x, s.b, s.h, s.first), x->dtype, s.rows, dim, x->stride[2] };
+    if (policy == MXA_NONFINITE_SANITIZE) {
+        prepare(&source, NULL, false, rows, amax);
         sanitize(x->dtype, rows, s.rows * dim);
+        source = (mxa_source){ rows, MXA_DTYPE_F32, s.rows, dim, dim };
+    }
+    prepare(&source, mean ? mean + s.matrix * dim : NULL, rotate, rows, amax);
 }
 
-void mxa_span_steps(const float *mean, bool rotate, mxa_row_span s, int64_t dim, const float *from, float *to)
+void mxa_rotate_rows(float *x, int64_t rows, int64_t cols)
 {
-    mxa_hadamard_fn *const hadamard = mxa_hadamard_pick()->fn;
-    const float *m = mean ? mean + s.matrix * dim : NULL;
-    for (int64_t r = 0; r < s.rows; r++, from += dim, to += dim) {
-        if (m)
-            for (int64_t d = 0; d < dim; d++)
-                to[d] = from[d] - m[d];
-        else if (to != from)
-            memcpy(to, from, (size_t)dim * sizeof *to);
-        if (rotate)
-            hadamard(to, dim);
+    uint32_t amax[MXA_ITEM_TOKENS];
+    for (int64_t r = 0; r < rows; r += MXA_ITEM_TOKENS) {
+        const int64_t n = rows - r < MXA_ITEM_TOKENS ? rows - r : MXA_ITEM_TOKENS;
+        const mxa_source source = { x + r * cols, MXA_DTYPE_F32, n, cols, cols };
+        mxa_prepare_pick()->fn(&source, NULL, true, x + r * cols, amax);
     }
 }
 
@@ -104,11 +104,10 @@ void mxa_steps_cpu(const mxa_tensor *x, const float *mean, bool rotate, const mx
     for (int64_t item = 0; item < items; item++) {
         mxa_row_span rest = mxa_item_span(x->shape, item), row;
         while (rest.rows > 0) {
+            uint32_t amax;
             rest = mxa_span_split(rest, 1, &row);
-            float *to = mxa_row(out, row.b, row.h, row.first);
-            if (mxa_row(x, row.b, row.h, row.first) != (void *)to)
-                mxa_row_load(x, row.b, row.h, row.first, to);
-            mxa_span_steps(mean, rotate, row, x->shape[3], to, to);
+            mxa_span_prepare(x, row, MXA_NONFINITE_PROPAGATE, mean, rotate,
+                             mxa_row(out, row.b, row.h, row.first), &amax);
         }
     }
 }

@@ -17,12 +17,15 @@ void mxa_span_mean(const mxa_tensor *x, mxa_row_span s, float *mean);
 /* out = x - mean (NULL: x), rotated if asked. out is F32 and may be x. */
 void mxa_steps_cpu(const mxa_tensor *x, const float *mean, bool rotate, const mxa_tensor *out);
 
-/* The rows of a span as fp32 [rows][dim]; under SANITIZE without NaN and Inf. */
-void mxa_span_load(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy, float *rows);
+/*
+ * The rows of a span as fp32 [rows][dim]: under SANITIZE without NaN and Inf, less their row of mean
+ * [matrices][dim] (NULL: none), rotated if asked. amax [rows] as in mxa_prepare_rows_fn.
+ */
+void mxa_span_prepare(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy, const float *mean,
+                      bool rotate, float *rows, uint32_t *amax);
 
-/* mean [matrices][dim] subtracted (NULL: none), then rotated if asked; from and to may be the same. */
-void mxa_span_steps(const float *mean, bool rotate, mxa_row_span s, int64_t dim, const float *from,
-                    float *to);
+/* Rows [rows][cols] rotated in place. */
+void mxa_rotate_rows(float *x, int64_t rows, int64_t cols);
 
 /* Bits of the largest finite magnitude. */
 uint32_t mxa_finite_amax_bits(const float *x, int64_t n);

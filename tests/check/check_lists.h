@@ -5,7 +5,7 @@
 
 void check_quantize(void);
 void check_decode(void);
-void check_rotate(void);
+void check_prepare(void);
 void check_attention(void);
 
 #endif

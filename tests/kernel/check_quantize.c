@@ -54,13 +54,12 @@ static float pick_factor(const mxa_format_info *info, const float *x, int64_t co
     return (float)fmin(fmax(g, 1 / legal), legal);
 }
 
-static void compare_with_exact(const mxa_code_spec *spec, const float *x, int64_t cols, float g,
-                               check_buf codes, check_buf scales, int64_t bad)
+/* Of one row; returns how many non-finite blocks or elements it has. */
+static int64_t compare_with_exact(const mxa_code_spec *spec, const float *x, int64_t cols, float g,
+                                  check_buf codes, check_buf scales)
 {
     exact_row row;
     exact_quantize(spec, x, cols, g, &row);
-    if (bad != row.bad)
-        check_fail("want %lld non-finite, got %lld", (long long)row.bad, (long long)bad);
     for (size_t b = 0; b < scales.bytes; b++)
         if (scales.data[b] != row.scales[b])
             check_fail("scales[%zu]: want 0x%02X, got 0x%02X", b, row.scales[b], scales.data[b]);
@@ -72,28 +71,50 @@ static void compare_with_exact(const mxa_code_spec *spec, const float *x, int64_
             check_fail("element %lld of %lld (%.9g, g %.9g): want %g, got %g", (long long)d, (long long)cols,
                        (double)x[d], (double)g, want, got);
     }
+    return row.bad;
+}
+
+/* The reference's rows, one after the other. */
+static void compare_rows_with_exact(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
+                                    const float *g, int64_t g_step, check_buf codes, check_buf scales,
+                                    int64_t bad)
+{
+    const row_shape shape = row_shape_of(spec->info, cols);
+    int64_t want_bad = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        const check_buf row_codes = { codes.data + r * shape.code_bytes, (size_t)shape.code_bytes };
+        const check_buf row_scales = { scales.data + r * shape.scale_bytes, (size_t)shape.scale_bytes };
+        want_bad += compare_with_exact(spec, x + r * cols, cols, g[r * g_step], row_codes, row_scales);
+    }
+    if (bad != want_bad)
+        check_fail("want %lld non-finite, got %lld", (long long)want_bad, (long long)bad);
 }
 
 static void check_quantizer(const mxa_quantize_impl *impl, const mxa_format_info *info)
 {
+    enum { MOST_ROWS = 9 };
     const mxa_quantize_impl *reference = reference_quantizer();
     while (check_round()) {
         const mxa_code_spec spec = pick_spec(info);
-        const int64_t cols = row_shape_pick_cols(info);
+        const int64_t cols = row_shape_pick_cols(info), rows = check_pick(1, MOST_ROWS);
+        const int64_t g_step = check_pick(0, 1);
         const row_shape shape = row_shape_of(info, cols);
-        const float *x = check_floats(cols, true);
-        const float g = pick_factor(info, x, cols);
-        const check_buf codes = check_bytes((size_t)shape.code_bytes);
-        const check_buf scales = check_bytes((size_t)shape.scale_bytes);
-        const int64_t bad = impl->fn(&spec, x, cols, g, codes.data, scales.data);
+        const float *x = check_floats(rows * cols, true);
+        float g[MOST_ROWS];
+        for (int64_t r = 0; r < rows; r++)
+            g[r] = pick_factor(info, x + r * cols, cols);
+        const check_buf codes = check_bytes((size_t)(rows * shape.code_bytes));
+        const check_buf scales = check_bytes((size_t)(rows * shape.scale_bytes));
+        const int64_t bad = impl->fn(&spec, x, rows, cols, g, g_step, codes.data, scales.data);
         if (impl == reference) {
             check_guards("codes", codes);
             check_guards("scales", scales);
-            compare_with_exact(&spec, x, cols, g, codes, scales, bad);
+            compare_rows_with_exact(&spec, x, rows, cols, g, g_step, codes, scales, bad);
             continue;
         }
         const check_buf want_codes = check_bytes(codes.bytes), want_scales = check_bytes(scales.bytes);
-        const int64_t want_bad = reference->fn(&spec, x, cols, g, want_codes.data, want_scales.data);
+        const int64_t want_bad =
+            reference->fn(&spec, x, rows, cols, g, g_step, want_codes.data, want_scales.data);
         check_same("scales", want_scales, scales);
         check_same("codes", want_codes, codes);
         if (bad != want_bad)
@@ -111,11 +132,10 @@ static void time_quantizer(const mxa_quantize_impl *impl, const mxa_format_info 
         ((float *)(void *)x.data)[i] = check_normal();
     const check_buf codes = check_bytes((size_t)(rows * shape.code_bytes));
     const check_buf scales = check_bytes((size_t)(rows * shape.scale_bytes));
-    const float g = 0x1p-7f; /* near what the maximum of such a row gives */
+    /* near what the maximum of such a row gives; MX formats have none by default */
+    const float g = info->default_level == MXA_LEVEL_NONE ? 1.0f : 0x1p-7f;
     for (check_timer t = { .bytes = (double)(x.bytes + codes.bytes + scales.bytes) }; check_time(&t);)
-        for (int64_t r = 0; r < rows; r++)
-            impl->fn(&spec, (const float *)(const void *)x.data + r * cols, cols, info->quantized ? g : 1,
-                     codes.data + r * shape.code_bytes, scales.data + r * shape.scale_bytes);
+        impl->fn(&spec, (const float *)(const void *)x.data, rows, cols, &g, 0, codes.data, scales.data);
 }
 
 void check_quantize(void)

@@ -149,7 +149,7 @@ static int64_t check_quantizer(const char *what, const mxa_quantize_impl *impl, 
 {
     const mxa_format_info *info = row->spec.info;
     uint8_t packed[ROW_MOST + 1], codes[ROW_MOST], scales[ROW_MOST];
-    const int64_t n_bad = impl->fn(&row->spec, row->x, (int64_t)row->n, row->g, packed, scales);
+    const int64_t n_bad = impl->fn(&row->spec, row->x, 1, (int64_t)row->n, &row->g, 0, packed, scales);
     mxa_unpack(info->element_bits, packed, (int64_t)row->n, codes);
     if (info->block)
         golden_same_bytes(what, row->scales, scales, (size_t)mxa_scale_cols(info, (int64_t)row->n));

@@ -98,7 +98,8 @@ static void test_scale_association(void **state)
             uint8_t packed[MXA_NVFP4_BLOCK / 2], scale;
             if (!mxa_cpu_has(impl->needs) || (impl->format && impl->format != MXA_FORMAT_NVFP4))
                 continue;
-            impl->fn(&spec, x, MXA_NVFP4_BLOCK, mxa_f32_from_bits(cases[i].g), packed, &scale);
+            const float g = mxa_f32_from_bits(cases[i].g);
+            impl->fn(&spec, x, 1, MXA_NVFP4_BLOCK, &g, 0, packed, &scale);
             assert_int_equal(scale, cases[i].scale);
         }
 }

@@ -8,6 +8,7 @@
 #include "core/tensor.h"
 #include "cpu/attention_cpu.h"
 #include "cpu/kv_attend_cpu.h"
+#include "cpu/steps_cpu.h"
 
 typedef struct row {
     float q[MXA_COPIES][MXA_DIM_MAX];
@@ -95,7 +96,7 @@ static void store(const mxa_kv_job *job, int64_t b, int64_t h, int64_t i, const 
         o[d] = is_nan ? NAN : w->nonfinite[d] != 0 ? w->nonfinite[d] : sum;
     }
     if (job->view->layout->part[MXA_LOW][MXA_KV_V].copy.rotate)
-        mxa_hadamard_pick()->fn(o, dim);
+        mxa_rotate_rows(o, 1, dim);
     mxa_row_store(job->out, b, h, i, o);
     if (job->lse)
         job->lse[(b * job->heads + h) * job->n + i] = is_nan        ? NAN

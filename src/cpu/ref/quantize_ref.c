@@ -34,8 +34,8 @@ static int64_t quantize_elements(mxa_format format, const float *x, int64_t cols
     return n_bad;
 }
 
-int64_t mxa_quantize_ref(const mxa_code_spec *spec, const float *x, int64_t cols, float g, uint8_t *codes,
-                         uint8_t *scales)
+static int64_t quantize_row(const mxa_code_spec *spec, const float *x, int64_t cols, float g, uint8_t *codes,
+                            uint8_t *scales)
 {
     const mxa_format_info *info = spec->info;
     if (!info->quantized) {
@@ -55,5 +55,16 @@ int64_t mxa_quantize_ref(const mxa_code_spec *spec, const float *x, int64_t cols
                      : mxa_nvfp4_quantize_block(spec->nvfp4, x + first, n, g, block, scale);
         mxa_pack(info->element_bits, block, info->block, codes + mxa_packed_bytes(info->element_bits, first));
     }
+    return n_bad;
+}
+
+int64_t mxa_quantize_ref(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
+                         const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales)
+{
+    const int64_t row_bytes = mxa_row_bytes(spec->info, cols), scale_cols = mxa_scale_cols(spec->info, cols);
+    int64_t n_bad = 0;
+    for (int64_t r = 0; r < rows; r++)
+        n_bad += quantize_row(spec, x + r * cols, cols, g[r * g_step], codes + r * row_bytes,
+                              spec->info->block ? scales + r * scale_cols : NULL);
     return n_bad;
 }

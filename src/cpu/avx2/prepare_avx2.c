@@ -1,0 +1,168 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows widened, less the mean and rotated by eight lanes: the same additions in the same order inside each
+ * element's chain as in format/hadamard.h, so the same bits. The first six stages stay in registers.
+ */
+#include "cpu/avx2/codes_avx2.h"
+#include "cpu/avx2/encode_avx2.h"
+#include "cpu/portable/codes_portable.h"
+#include "format/hadamard.h"
+
+enum { CHUNK_VECTORS = 8, CHUNK = CHUNK_VECTORS * MXA_AVX2_LANES };
+
+/* Eight elements of a row from column d on. */
+MXA_AVX2_INLINE __m256 widen(mxa_dtype type, const void *row, int64_t d)
+{
+    if (type == MXA_DTYPE_F32)
+        return _mm256_loadu_ps((const float *)row + d);
+    const __m128i half = _mm_loadu_si128((const void *)((const uint16_t *)row + d));
+    return type == MXA_DTYPE_F16 ? _mm256_cvtph_ps(half)
+                                 : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+}
+
+/*
+ * Stages s = 1, 2 and 4 of one vector: each element times 1 or -1, plus the one s away. The product is exact,
+ * so the sum is rounded as that of two numbers.
+ */
+static inline __m256 within(__m256 v)
+{
+    v = _mm256_fmadd_ps(v, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1),
+                        _mm256_permute_ps(v, _MM_SHUFFLE(2, 3, 0, 1)));
+    v = _mm256_fmadd_ps(v, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1),
+                        _mm256_permute_ps(v, _MM_SHUFFLE(1, 0, 3, 2)));
+    return _mm256_fmadd_ps(v, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(v, v, 0x01));
+}
+
+/* n vectors of a row from column d on, less the mean, after all stages that stay among them. */
+MXA_AVX2_INLINE void rotate_chunk(mxa_dtype type, int n, const void *row, int64_t d, const float *mean,
+                                  __m256 v[CHUNK_VECTORS])
+{
+    for (int i = 0; i < n; i++)
+        v[i] = widen(type, row, d + i * MXA_AVX2_LANES);
+    if (mean)
+        for (int i = 0; i < n; i++)
+            v[i] = _mm256_sub_ps(v[i], _mm256_loadu_ps(mean + d + i * MXA_AVX2_LANES));
+    for (int i = 0; i < n; i++)
+        v[i] = within(v[i]);
+    for (int s = 1; s < n; s *= 2)
+        for (int i = 0; i < n; i++) {
+            if (i & s)
+                continue;
+            const __m256 a = v[i], b = v[i + s];
+            v[i] = _mm256_add_ps(a, b);
+            v[i + s] = _mm256_sub_ps(a, b);
+        }
+}
+
+/* A row whose groups are n vectors; returns its largest magnitudes. */
+MXA_AVX2_INLINE __m256i rotate_row(mxa_dtype type, int n, const void *row, int64_t cols, const float *mean,
+                                   float *out)
+{
+    const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(n * MXA_AVX2_LANES));
+    __m256i amax = _mm256_setzero_si256();
+    for (int64_t d = 0; d < cols; d += n * MXA_AVX2_LANES) {
+        __m256 v[CHUNK_VECTORS];
+        rotate_chunk(type, n, row, d, mean, v);
+        for (int i = 0; i < n; i++) {
+            const __m256 x = _mm256_mul_ps(v[i], norm);
+            _mm256_storeu_ps(out + d + i * MXA_AVX2_LANES, x);
+            amax = _mm256_max_epi32(amax, mxa_avx2_magnitude(x));
+        }
+    }
+    return amax;
+}
+
+/* Stage s of one group, s a multiple of 8. */
+static inline void rotate_stage(float *x, int64_t group, int64_t s)
+{
+    for (int64_t i = 0; i < group; i += 2 * s)
+        for (float *p = x + i; p < x + i + s; p += MXA_AVX2_LANES) {
+            const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + s);
+            _mm256_storeu_ps(p, _mm256_add_ps(a, b));
+            _mm256_storeu_ps(p + s, _mm256_sub_ps(a, b));
+        }
+}
+
+/* The last stage of one group, and what follows it. */
+static inline __m256i rotate_last(float *x, int64_t group, __m256 norm, __m256i amax)
+{
+    for (float *p = x; p < x + group / 2; p += MXA_AVX2_LANES) {
+        const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + group / 2);
+        const __m256 sum = _mm256_mul_ps(_mm256_add_ps(a, b), norm);
+        const __m256 difference = _mm256_mul_ps(_mm256_sub_ps(a, b), norm);
+        _mm256_storeu_ps(p, sum);
+        _mm256_storeu_ps(p + group / 2, difference);
+        amax = _mm256_max_epi32(amax, mxa_avx2_magnitude(sum));
+        amax = _mm256_max_epi32(amax, mxa_avx2_magnitude(difference));
+    }
+    return amax;
+}
+
+/* A row whose groups are longer than a chunk. */
+MXA_AVX2_INLINE __m256i rotate_long_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                        float *out)
+{
+    const int64_t group = mxa_hadamard_group(cols);
+    const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(group));
+    __m256i amax = _mm256_setzero_si256();
+    for (int64_t d = 0; d < cols; d += CHUNK) {
+        __m256 v[CHUNK_VECTORS];
+        rotate_chunk(type, CHUNK_VECTORS, row, d, mean, v);
+        for (int i = 0; i < CHUNK_VECTORS; i++)
+            _mm256_storeu_ps(out + d + i * MXA_AVX2_LANES, v[i]);
+    }
+    for (float *x = out; x < out + cols; x += group) {
+        for (int64_t s = CHUNK; 2 * s < group; s *= 2)
+            rotate_stage(x, group, s);
+        amax = rotate_last(x, group, norm, amax);
+    }
+    return amax;
+}
+
+MXA_AVX2_INLINE __m256i plain_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                  float *out)
+{
+    __m256i amax = _mm256_setzero_si256();
+    for (int64_t d = 0; d < cols; d += MXA_AVX2_LANES) {
+        const __m256 wide = widen(type, row, d);
+        const __m256 x = mean ? _mm256_sub_ps(wide, _mm256_loadu_ps(mean + d)) : wide;
+        _mm256_storeu_ps(out + d, x);
+        amax = _mm256_max_epi32(amax, mxa_avx2_magnitude(x));
+    }
+    return amax;
+}
+
+MXA_AVX2_INLINE __m256i prepare_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                    bool rotate, float *out)
+{
+    if (!rotate)
+        return plain_row(type, row, cols, mean, out);
+    switch (mxa_hadamard_group(cols) / MXA_AVX2_LANES) {
+    case 1: return rotate_row(type, 1, row, cols, mean, out);
+    case 2: return rotate_row(type, 2, row, cols, mean, out);
+    case 4: return rotate_row(type, 4, row, cols, mean, out);
+    case CHUNK_VECTORS: return rotate_row(type, CHUNK_VECTORS, row, cols, mean, out);
+    default: return rotate_long_row(type, row, cols, mean, out);
+    }
+}
+
+MXA_AVX2_INLINE void prepare_rows(mxa_dtype type, const mxa_source *x, const float *mean, bool rotate,
+                                  float *out, uint32_t *amax)
+{
+    for (int64_t r = 0; r < x->rows; r++)
+        amax[r] = mxa_avx2_largest_u31(
+            prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, out + r * x->cols));
+}
+
+void mxa_prepare_avx2(const mxa_source *x, const float *mean, bool rotate, float *out, uint32_t *amax)
+{
+    if (x->cols % MXA_AVX2_LANES) {
+        mxa_prepare_portable(x, mean, rotate, out, amax);
+        return;
+    }
+    switch (x->dtype) {
+    case MXA_DTYPE_F32: prepare_rows(MXA_DTYPE_F32, x, mean, rotate, out, amax); break;
+    case MXA_DTYPE_F16: prepare_rows(MXA_DTYPE_F16, x, mean, rotate, out, amax); break;
+    default: prepare_rows(MXA_DTYPE_BF16, x, mean, rotate, out, amax); break;
+    }
+}

@@ -1,0 +1,149 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* MX formats at level NONE, four blocks at a time: first their scales, then their codes. */
+#include "cpu/avx2/codes_avx2.h"
+#include "cpu/avx2/encode_avx2.h"
+#include "cpu/portable/codes_portable.h"
+#include "format/format.h"
+#include "format/mx.h"
+
+enum { BLOCKS = 4, GROUP = BLOCKS * MXA_MX_BLOCK };
+
+/* Bits of each block's largest magnitude. */
+static inline __m128i block_maxima(const float *x)
+{
+    __m256i m[BLOCKS];
+    for (int b = 0; b < BLOCKS; b++) {
+        m[b] = mxa_avx2_magnitude(_mm256_loadu_ps(x + b * MXA_MX_BLOCK));
+        for (int i = MXA_AVX2_LANES; i < MXA_MX_BLOCK; i += MXA_AVX2_LANES)
+            m[b] = _mm256_max_epi32(m[b], mxa_avx2_magnitude(_mm256_loadu_ps(x + b * MXA_MX_BLOCK + i)));
+    }
+    const __m256i a = _mm256_max_epi32(_mm256_unpacklo_epi32(m[0], m[1]), _mm256_unpackhi_epi32(m[0], m[1]));
+    const __m256i b = _mm256_max_epi32(_mm256_unpacklo_epi32(m[2], m[3]), _mm256_unpackhi_epi32(m[2], m[3]));
+    const __m256i all = _mm256_max_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+    return _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
+}
+
+/* mxa_mx_scale of four maxima; threshold from mxa_mx_threshold. */
+MXA_AVX2_INLINE __m128i block_scales(mxa_element f, uint32_t threshold, __m128i amax)
+{
+    const __m128i exponent = _mm_srli_epi32(amax, 23),
+                  mantissa = _mm_and_si128(amax, _mm_set1_epi32(0x7FFFFF));
+    const __m128i up = _mm_cmpgt_epi32(mantissa, _mm_set1_epi32((int)threshold - 1));
+    const __m128i e = _mm_sub_epi32(_mm_sub_epi32(exponent, _mm_set1_epi32(f.emax)), up);
+    const __m128i none = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());
+    const __m128i low = _mm_max_epi32(_mm_andnot_si128(none, e), _mm_setzero_si128());
+    return _mm_min_epi32(low, _mm_set1_epi32(254));
+}
+
+MXA_AVX2_INLINE int code_bytes(mxa_format format)
+{
+    const int bits = format == MXA_FORMAT_MXFP4                                           ? 4
+                     : format == MXA_FORMAT_MXFP6_E3M2 || format == MXA_FORMAT_MXFP6_E2M3 ? 6
+                                                                                          : 8;
+    return MXA_MX_BLOCK * bits / 8;
+}
+
+MXA_AVX2_INLINE void store_codes(mxa_format format, __m256i codes, uint8_t *out)
+{
+    if (code_bytes(format) == MXA_MX_BLOCK)
+        _mm256_storeu_si256((void *)out, codes);
+    else if (code_bytes(format) == MXA_MX_BLOCK / 2)
+        _mm_storeu_si128((void *)out, mxa_avx2_nibbles(codes));
+    else
+        mxa_avx2_store_six(codes, out);
+}
+
+/* One block times 1 / scale. */
+MXA_AVX2_INLINE __m256i block_codes(mxa_format format, const float *x, float inverse)
+{
+    const __m256 factor = _mm256_set1_ps(inverse), times = _mm256_set1_ps(64.0f);
+    __m256 y[4], mag[4];
+    for (int i = 0; i < 4; i++) {
+        y[i] = _mm256_mul_ps(_mm256_loadu_ps(x + i * MXA_AVX2_LANES), factor);
+        mag[i] = _mm256_castsi256_ps(mxa_avx2_magnitude(y[i]));
+    }
+    if (format != MXA_FORMAT_MXINT8)
+        return mxa_avx2_codes(mxa_element_of(format), mag, y);
+    for (int i = 0; i < 4; i++)
+        y[i] = _mm256_mul_ps(y[i], times);
+    return _mm256_max_epi8(mxa_avx2_codes_i8(y), _mm256_set1_epi8(-127));
+}
+
+MXA_AVX2_INLINE int64_t mx_group(mxa_format format, uint32_t threshold, const float *x, uint8_t *codes,
+                                 uint8_t *scales)
+{
+    const __m128i amax = block_maxima(x), scale = block_scales(mxa_element_of(format), threshold, amax);
+    const __m128i bad = _mm_cmpgt_epi32(amax, _mm_set1_epi32((int)MXA_F32_INF - 1));
+    const int bad_blocks = _mm_movemask_ps(_mm_castsi128_ps(bad));
+    /* 2^(127 - scale), of which the lowest is subnormal. */
+    const __m128i power = _mm_slli_epi32(_mm_sub_epi32(_mm_set1_epi32(254), scale), 23);
+    float inverse[BLOCKS];
+    _mm_storeu_ps(inverse, _mm_castsi128_ps(_mm_max_epi32(power, _mm_set1_epi32(0x00400000))));
+
+    const __m128i words =
+        _mm_packus_epi32(_mm_or_si128(scale, _mm_and_si128(bad, _mm_set1_epi32(0xFF))), scale);
+    const uint32_t bytes = (uint32_t)_mm_cvtsi128_si32(_mm_packus_epi16(words, words));
+    memcpy(scales, &bytes, sizeof bytes);
+    for (int b = 0; b < BLOCKS; b++)
+        store_codes(format, block_codes(format, x + b * MXA_MX_BLOCK, inverse[b]),
+                    codes + b * code_bytes(format));
+    for (int b = 0; b < BLOCKS && bad_blocks; b++)
+        if (bad_blocks >> b & 1)
+            memset(codes + b * code_bytes(format), 0, (size_t)code_bytes(format));
+    return __builtin_popcount((unsigned)bad_blocks);
+}
+
+/* What is less than four blocks is filled with zeros, which change neither scale nor codes of the others. */
+MXA_AVX2_INLINE int64_t mx_row(mxa_format format, uint32_t threshold, const float *x, int64_t cols,
+                               uint8_t *codes, uint8_t *scales)
+{
+    int64_t n_bad = 0;
+    for (; cols > 0; cols -= GROUP, x += GROUP, codes += BLOCKS * code_bytes(format), scales += BLOCKS) {
+        float filled[GROUP];
+        uint8_t rest_codes[GROUP], rest_scales[BLOCKS];
+        const bool whole = cols >= GROUP;
+        if (!whole) {
+            memset(filled, 0, sizeof filled);
+            memcpy(filled, x, (size_t)cols * sizeof *x);
+        }
+        n_bad += mx_group(format, threshold, whole ? x : filled, whole ? codes : rest_codes,
+                          whole ? scales : rest_scales);
+        if (!whole) {
+            const size_t blocks = (size_t)(cols + MXA_MX_BLOCK - 1) / MXA_MX_BLOCK;
+            memcpy(codes, rest_codes, blocks * (size_t)code_bytes(format));
+            memcpy(scales, rest_scales, blocks);
+        }
+    }
+    return n_bad;
+}
+
+/* Rows of whole blocks lie without gaps: they are one long row. */
+MXA_AVX2_INLINE int64_t mx_rows(mxa_format format, mxa_rule rule, const float *x, int64_t rows, int64_t cols,
+                                uint8_t *codes, uint8_t *scales)
+{
+    const uint32_t threshold = mxa_mx_threshold(mxa_element_of(format), rule);
+    const bool gaps = cols % MXA_MX_BLOCK != 0;
+    const int64_t n = gaps ? rows : 1, length = gaps ? cols : rows * cols;
+    const int64_t blocks = (length + MXA_MX_BLOCK - 1) / MXA_MX_BLOCK;
+    int64_t n_bad = 0;
+    for (int64_t r = 0; r < n; r++)
+        n_bad += mx_row(format, threshold, x + r * length, length, codes + r * blocks * code_bytes(format),
+                        scales + r * blocks);
+    return n_bad;
+}
+
+int64_t mxa_quantize_mx_avx2(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
+                             const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales)
+{
+    const mxa_rule rule = spec->rule;
+    if (g_step != 0 || *g != 1.0f) /* rare: a second level on an MX format */
+        return mxa_quantize_portable(spec, x, rows, cols, g, g_step, codes, scales);
+    switch (spec->info->format) {
+    case MXA_FORMAT_MXFP8_E4M3: return mx_rows(MXA_FORMAT_MXFP8_E4M3, rule, x, rows, cols, codes, scales);
+    case MXA_FORMAT_MXFP8_E5M2: return mx_rows(MXA_FORMAT_MXFP8_E5M2, rule, x, rows, cols, codes, scales);
+    case MXA_FORMAT_MXFP6_E3M2: return mx_rows(MXA_FORMAT_MXFP6_E3M2, rule, x, rows, cols, codes, scales);
+    case MXA_FORMAT_MXFP6_E2M3: return mx_rows(MXA_FORMAT_MXFP6_E2M3, rule, x, rows, cols, codes, scales);
+    case MXA_FORMAT_MXINT8: return mx_rows(MXA_FORMAT_MXINT8, rule, x, rows, cols, codes, scales);
+    default: return mx_rows(MXA_FORMAT_MXFP4, rule, x, rows, cols, codes, scales);
+    }
+}

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* docs/numerics.md, section 9, one row after the other. */
+#include "core/tensor.h"
+#include "cpu/ref/codes_ref.h"
+#include "format/hadamard.h"
+#include "format/mx.h"
+
+void mxa_prepare_ref(const mxa_source *x, const float *mean, bool rotate, float *out, uint32_t *amax)
+{
+    for (int64_t r = 0; r < x->rows; r++) {
+        float *const row = out + r * x->cols;
+        mxa_row_widen(mxa_source_row(x, r), x->dtype, x->cols, row);
+        for (int64_t d = 0; d < x->cols && mean; d++)
+            row[d] -= mean[d];
+        if (rotate)
+            mxa_hadamard(row, x->cols);
+        amax[r] = mxa_amax_bits(row, x->cols);
+    }
+}

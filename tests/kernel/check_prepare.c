@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Every preparation of rows gives the reference's bits. */
+#include "check.h"
+#include "check_lists.h"
+#include "core/bits.h"
+#include "cpu/kernels.h"
+
+#include <string.h>
+
+/* Where the steps overflow or meet NaN, machines differ in the NaN that they make. */
+static void canonical(check_buf rows)
+{
+    for (size_t i = 0; i < rows.bytes; i += sizeof(float)) {
+        float x;
+        memcpy(&x, rows.data + i, sizeof x);
+        const uint32_t bits = mxa_f32_canonical(x);
+        memcpy(rows.data + i, &bits, sizeof bits);
+    }
+}
+
+static void same_amax(int64_t rows, const uint32_t *want, const uint32_t *got)
+{
+    for (int64_t r = 0; r < rows; r++)
+        if (want[r] < MXA_F32_INF ? got[r] != want[r] : got[r] < MXA_F32_INF)
+            check_fail("amax of row %lld: want %08X, got %08X", (long long)r, want[r], got[r]);
+}
+
+/* n elements of a type, any of its bit patterns among them. */
+static void *pick_elements(mxa_dtype dtype, int64_t n)
+{
+    float *const x = check_floats(n, check_pick(0, 3) == 0);
+    if (dtype == MXA_DTYPE_F32)
+        return x;
+    uint16_t *const half = (uint16_t *)(void *)check_bytes((size_t)n * sizeof *half).data;
+    if (check_pick(0, 3))
+        for (int64_t i = 0; i < n; i++)
+            half[i] = dtype == MXA_DTYPE_F16 ? mxa_f16_from_f32(x[i]) : mxa_bf16_from_f32(x[i]);
+    return half;
+}
+
+static int64_t pick_cols(void)
+{
+    const int64_t kind = check_pick(0, 3);
+    return kind == 0 ? 1 << check_pick(0, 8) : kind == 1 ? 16 * check_pick(1, 18) : check_pick(1, 300);
+}
+
+static void check_entry_once(const mxa_prepare_impl *impl)
+{
+    enum { MOST_ROWS = 5 };
+    const int64_t rows = check_pick(1, MOST_ROWS), cols = pick_cols();
+    const mxa_dtype dtype = (mxa_dtype)check_pick(MXA_DTYPE_F32, MXA_DTYPE_BF16);
+    const bool in_place = dtype == MXA_DTYPE_F32 && check_pick(0, 1), rotate = check_pick(0, 1);
+    const int64_t stride = in_place ? cols : cols + check_pick(0, 5);
+    const mxa_source x = { pick_elements(dtype, rows * stride), dtype, rows, cols, stride };
+    const float *const mean = check_pick(0, 1) ? check_floats(cols, false) : NULL;
+
+    const size_t bytes = (size_t)(rows * cols) * sizeof(float);
+    const check_buf want = check_bytes(bytes), got = check_bytes(bytes);
+    uint32_t want_amax[MOST_ROWS], got_amax[MOST_ROWS];
+    const mxa_prepare_impl *reference = mxa_prepare_impls;
+    while (reference[1].name)
+        reference++;
+    reference->fn(&x, mean, rotate, (float *)(void *)want.data, want_amax);
+    mxa_source own = x;
+    if (in_place)
+        own.data = memcpy(got.data, x.data, bytes);
+    impl->fn(&own, mean, rotate, (float *)(void *)got.data, got_amax);
+    canonical(want);
+    canonical(got);
+    check_same_floats("prepared rows", want, got);
+    same_amax(rows, want_amax, got_amax);
+}
+
+static void bench_entry(const mxa_prepare_impl *impl)
+{
+    enum { ROWS = 16, DIM = 128 };
+    const float *const numbers = check_floats(DIM, false);
+    uint16_t *const half = (uint16_t *)(void *)check_bytes(ROWS * DIM * sizeof *half).data;
+    for (int i = 0; i < ROWS * DIM; i++)
+        half[i] = mxa_bf16_from_f32(check_normal());
+    const mxa_source x = { half, MXA_DTYPE_BF16, ROWS, DIM, DIM };
+    float *const out = (float *)(void *)check_bytes(ROWS * DIM * sizeof *out).data;
+    uint32_t amax[ROWS];
+    for (check_timer t = { .bytes = ROWS * DIM * sizeof *half }; check_time(&t);)
+        impl->fn(&x, numbers, true, out, amax);
+}
+
+void check_prepare(void)
+{
+    for (const mxa_prepare_impl *impl = mxa_prepare_impls; impl->name; impl++) {
+        if (!check_entry("prepare", impl->name, "any", impl->needs))
+            continue;
+        while (check_round())
+            check_entry_once(impl);
+        if (check_benching())
+            bench_entry(impl);
+    }
+}
