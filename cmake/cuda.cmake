@@ -52,6 +52,7 @@ endfunction()
 # For every GPU: machine code of sm_80 and sm_90, and what drivers of later ones compile.
 mxa_cuda_kernels(mxattn_cuda_common "80;90-real"
   src/cuda/fill_rows_cuda.cu
+  src/cuda/ref/attention_ref_cuda.cu
 )
 add_library(mxattn_cuda MODULE
   src/cuda/attention_call_cuda.c

@@ -36,7 +36,7 @@ mxa_status mxa_plan_create(const mxa_problem *problem, const mxa_recipe *recipe,
     if (status == MXA_OK)
         status = mxa_plan_build(problem, recipe ? recipe : &standard, &made);
     if (status == MXA_OK)
-        status = cuda ? mxa_cuda_result(cuda, cuda->plan(made)) : mxa_cpu_plan(made, NULL);
+        status = cuda ? mxa_cuda_result(cuda, cuda->plan(made, NULL)) : mxa_cpu_plan(made, NULL);
     if (status != MXA_OK)
         mxa_plan_free(made);
     else

@@ -58,11 +58,12 @@ static mxa_status refuse(const mxa_plan *plan, const mxa_cuda_device *device)
 }
 
 /* The first entry that runs the plan and, if that may turn tensors down, the next one that takes any. */
-static void choose(const mxa_plan *plan, mxa_cuda_plan *cuda)
+static void choose(const mxa_plan *plan, const char *only, mxa_cuda_plan *cuda)
 {
     char text[MXA_CUDA_REFUSAL_BYTES];
     for (const mxa_cuda_attention_impl *impl = mxa_cuda_attention_impls; impl->name; impl++) {
-        if (mxa_cuda_attention_refusal(impl, plan, &cuda->device, text))
+        if ((only && strcmp(only, impl->name) != 0) ||
+            mxa_cuda_attention_refusal(impl, plan, &cuda->device, text))
             continue;
         if (cuda->n_choices == 0 || !impl->unsuited)
             cuda->choices[cuda->n_choices++].impl = impl;
@@ -142,17 +143,17 @@ static void free_plan(void *backend)
 }
 
 /* With the device current. On failure the plan's owner frees what was made. */
-static mxa_status make_plan(mxa_plan *plan)
+static mxa_status make_plan(mxa_plan *plan, const char *only)
 {
     mxa_cuda_plan *const cuda = plan->backend;
-    choose(plan, cuda);
+    choose(plan, only, cuda);
     if (cuda->n_choices == 0)
         return refuse(plan, &cuda->device);
     const mxa_status status = lay_out(plan, cuda);
     return status == MXA_OK ? upload(plan, cuda) : status;
 }
 
-mxa_status mxa_cuda_attention_plan(mxa_plan *plan)
+mxa_status mxa_cuda_attention_plan(mxa_plan *plan, const char *only)
 {
     mxa_cuda_device device;
     mxa_cuda_scope scope;
@@ -167,7 +168,7 @@ mxa_status mxa_cuda_attention_plan(mxa_plan *plan)
     plan->backend_free = free_plan;
     status = mxa_cuda_enter(device.index, &scope);
     if (status == MXA_OK)
-        status = make_plan(plan);
+        status = make_plan(plan, only);
     mxa_cuda_leave(&scope);
     return status;
 }

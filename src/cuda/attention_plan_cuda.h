@@ -42,8 +42,11 @@ typedef struct mxa_cuda_plan {
     mxa_cuda_choice choices[MXA_CUDA_CHOICES];
 } mxa_cuda_plan;
 
-/* Choose, lay out and upload; fills in plan->work_bytes, backend and backend_free. */
-mxa_status mxa_cuda_attention_plan(mxa_plan *plan);
+/*
+ * Choose, lay out and upload; fills in plan->work_bytes, backend and backend_free. only: the name of the entry
+ * to take, or NULL.
+ */
+mxa_status mxa_cuda_attention_plan(mxa_plan *plan, const char *only);
 
 void mxa_cuda_attention_describe(const mxa_plan *plan, mxa_text *out);
 

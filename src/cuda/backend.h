@@ -36,9 +36,17 @@ typedef struct mxa_cuda_abi {
             sizeof(mxa_attention_args), sizeof(mxa_copy), sizeof(mxa_device_info)                            \
     }
 
+/* An attention kernel, for the harness. */
+typedef struct mxa_cuda_entry {
+    const char *name;
+    int arch;                 /* sm_90 is 90 */
+    double sum_eps, exp2_eps; /* as in mxa_cuda_attention_impl */
+    bool rounds_p;
+} mxa_cuda_entry;
+
 /*
- * Every function but the first two returns a status and leaves its sentence in error_text. Arguments are
- * checked as far as they can be without CUDA. device counts from 0.
+ * A function that returns a status leaves its sentence in error_text. Arguments are checked as far as they can
+ * be without CUDA. device counts from 0.
  */
 typedef struct mxa_cuda_backend {
     mxa_cuda_abi abi;
@@ -50,8 +58,14 @@ typedef struct mxa_cuda_backend {
     mxa_status (*device_copy)(int device, void *to, const void *from, size_t bytes);
     mxa_status (*device_synchronize)(int device, void *stream);
 
-    /* Choose the kernels of a built plan, fill in work_bytes, backend and backend_free. */
-    mxa_status (*plan)(mxa_plan *plan);
+    /* Entry i of the list of attention kernels; false past the end. */
+    bool (*entry_at)(int i, mxa_cuda_entry *entry);
+
+    /*
+     * Choose the kernels of a built plan, fill in work_bytes, backend and backend_free. only: this entry or
+     * MXA_ERR_UNSUPPORTED; NULL: the first that runs the plan.
+     */
+    mxa_status (*plan)(mxa_plan *plan, const char *only);
     void (*describe)(const mxa_plan *plan, mxa_text *out);
     mxa_status (*attention)(const mxa_plan *plan, const mxa_attention_args *args);
 

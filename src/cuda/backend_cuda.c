@@ -44,6 +44,17 @@ static mxa_status query(int index, mxa_device_info *info)
     return MXA_OK;
 }
 
+static bool entry_at(int i, mxa_cuda_entry *entry)
+{
+    for (const mxa_cuda_attention_impl *impl = mxa_cuda_attention_impls; impl->name; impl++)
+        if (i-- == 0) {
+            *entry =
+                (mxa_cuda_entry){ impl->name, impl->arch, impl->sum_eps, impl->exp2_eps, impl->rounds_p };
+            return true;
+        }
+    return false;
+}
+
 static mxa_status allocate(int device, size_t bytes, void **memory)
 {
     mxa_cuda_scope scope;
@@ -199,6 +210,7 @@ const mxa_cuda_backend *mxa_cuda_backend_table(void)
         .device_free = release,
         .device_copy = copy,
         .device_synchronize = synchronize,
+        .entry_at = entry_at,
         .plan = mxa_cuda_attention_plan,
         .describe = mxa_cuda_attention_describe,
         .attention = mxa_cuda_attention,

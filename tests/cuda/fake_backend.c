@@ -75,8 +75,15 @@ static mxa_status synchronize(int device, void *stream)
     return find(device);
 }
 
-static mxa_status plan(mxa_plan *plan)
+static bool entry_at(int i, mxa_cuda_entry *entry)
 {
+    (void)i, (void)entry;
+    return false;
+}
+
+static mxa_status plan(mxa_plan *plan, const char *only)
+{
+    (void)only;
     const mxa_status status = find(plan->problem.device - MXA_DEVICE_CUDA_0);
     if (status == MXA_OK && is_wrong("old"))
         return mxa_fail(MXA_ERR_DEVICE, "attention: no kernel runs this plan on cuda:0, which is sm_70");
@@ -138,6 +145,7 @@ const mxa_cuda_backend *mxa_cuda_backend_table(void)
         .device_free = release,
         .device_copy = copy,
         .device_synchronize = synchronize,
+        .entry_at = entry_at,
         .plan = plan,
         .describe = describe,
         .attention = attention,

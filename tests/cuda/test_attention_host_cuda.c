@@ -191,7 +191,7 @@ static mxa_status build(const char *recipe_text, mxa_problem p, mxa_plan **plan)
     mxa_recipe recipe;
     assert_int_equal(mxa_recipe_parse(recipe_text, &recipe), MXA_OK);
     assert_int_equal(mxa_plan_build(&p, &recipe, plan), MXA_OK);
-    return mxa_cuda_attention_plan(*plan);
+    return mxa_cuda_attention_plan(*plan, NULL);
 }
 
 static mxa_problem problem(int64_t q_len, int64_t kv_len)
