@@ -51,9 +51,18 @@ endfunction()
 
 # For every GPU: machine code of sm_80 and sm_90, and what drivers of later ones compile.
 mxa_cuda_kernels(mxattn_cuda_common "80;90-real"
+  src/cuda/dequantize_cuda.cu
   src/cuda/fill_rows_cuda.cu
+  src/cuda/mean_cuda.cu
+  src/cuda/quantize_any.cu
+  src/cuda/quantize_cuda.cu
+  src/cuda/quantize_piece.cu
   src/cuda/ref/attention_ref_cuda.cu
 )
+# The bytes of quantisers are specified: every product and sum is rounded for itself.
+set_source_files_properties(
+  src/cuda/dequantize_cuda.cu src/cuda/mean_cuda.cu src/cuda/quantize_any.cu src/cuda/quantize_cuda.cu
+  src/cuda/quantize_piece.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
 add_library(mxattn_cuda MODULE
   src/cuda/attention_call_cuda.c
   src/cuda/attention_layout_cuda.c

@@ -43,8 +43,8 @@ typedef struct mxa_cuda_plan {
 } mxa_cuda_plan;
 
 /*
- * Choose, lay out and upload; fills in plan->work_bytes, backend and backend_free. only: the name of the entry
- * to take, or NULL.
+ * Choose, lay out and upload; fills in plan->work_bytes, backend and backend_free. only: the name of the
+ * entry to take, or NULL.
  */
 mxa_status mxa_cuda_attention_plan(mxa_plan *plan, const char *only);
 

@@ -45,8 +45,8 @@ typedef struct mxa_cuda_entry {
 } mxa_cuda_entry;
 
 /*
- * A function that returns a status leaves its sentence in error_text. Arguments are checked as far as they can
- * be without CUDA. device counts from 0.
+ * A function that returns a status leaves its sentence in error_text. Arguments are checked as far as they
+ * can be without CUDA. device counts from 0.
  */
 typedef struct mxa_cuda_backend {
     mxa_cuda_abi abi;
