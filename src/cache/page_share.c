@@ -117,7 +117,7 @@ mxa_status mxa_cache_reorder(mxa_cache *c, const int64_t *from)
         status = check_sequence(c, "from", from[b]);
     if (status != MXA_OK)
         return status;
-    mxa_cache_sequence *const made = calloc((size_t)batch, sizeof *made);
+    mxa_cache_sequence *const made = calloc((size_t)mxa_max(batch, 1), sizeof *made);
     bool got = made != NULL;
     for (int64_t b = 0; b < batch && got; b++) {
         const mxa_cache_sequence *const source = &c->sequences[from[b]];
