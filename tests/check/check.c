@@ -55,8 +55,10 @@ check_buf check_bytes(size_t bytes)
     }
     buffers[n_buffers++] = memory;
     memset(memory, guard_byte, padded + 2 * GUARD_BYTES);
-    for (size_t i = 0; i < bytes; i++)
-        memory[GUARD_BYTES + i] = (uint8_t)check_random();
+    for (size_t i = 0; i < bytes; i += sizeof(uint64_t)) {
+        const uint64_t random = check_random();
+        memcpy(memory + GUARD_BYTES + i, &random, bytes - i < sizeof random ? bytes - i : sizeof random);
+    }
     return (check_buf){ memory + GUARD_BYTES, bytes };
 }
 
@@ -103,12 +105,19 @@ bool check_entry(const char *op, const char *name, const char *format, uint32_t 
     return true;
 }
 
+bool check_each(int *n, int last)
+{
+    if (check_now.entry_failed || check_now.round == last)
+        return false;
+    *n = ++check_now.round;
+    begin((uint64_t)*n);
+    return true;
+}
+
 bool check_round(void)
 {
-    if (check_now.entry_failed || check_now.round == check_now.rounds)
-        return false;
-    begin((uint64_t)++check_now.round);
-    return true;
+    int n;
+    return check_each(&n, check_now.rounds);
 }
 
 void check_fail(const char *format, ...)
@@ -127,14 +136,13 @@ void check_fail(const char *format, ...)
 
 bool check_guards(const char *what, check_buf buf)
 {
-    const size_t padded = (buf.bytes + GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES;
-    for (ptrdiff_t i = -GUARD_BYTES; i < (ptrdiff_t)padded + GUARD_BYTES; i++) {
-        const bool inside = i >= 0 && (size_t)i < buf.bytes;
-        if (!inside && buf.data[i] != guard_byte) {
-            check_fail("%s: byte %td of a buffer of %zu bytes was written", what, i, buf.bytes);
+    const ptrdiff_t bytes = (ptrdiff_t)buf.bytes;
+    const ptrdiff_t padded = (bytes + GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES;
+    for (ptrdiff_t i = -GUARD_BYTES; i < padded + GUARD_BYTES; i = i == -1 ? bytes : i + 1)
+        if (buf.data[i] != guard_byte) {
+            check_fail("%s: byte %td of a buffer of %td bytes was written", what, i, bytes);
             return false;
         }
-    }
     return true;
 }
 

@@ -47,6 +47,9 @@ bool check_entry(const char *op, const char *name, const char *format, uint32_t 
 /* Begin the next round of this entry; false after the last, and after the first that failed. */
 bool check_round(void);
 
+/* The same for rounds n = 1 to last whatever --rounds says: for what is tried exhaustively. */
+bool check_each(int *n, int last);
+
 /* Random numbers: the same for the same --seed, entry and round. check_pick includes both ends. */
 uint64_t check_random(void);
 int64_t check_pick(int64_t low, int64_t high);

@@ -152,11 +152,32 @@ static float *pick_floats(int64_t n)
     return x;
 }
 
+static void start(attention_problem *a, const char *recipe)
+{
+    *a = (attention_problem){ .recipe_text = recipe };
+    if (mxa_recipe_parse(recipe, &a->recipe) != MXA_OK)
+        check_fail("%s: %s", recipe, mxa_error_text());
+}
+
+void attention_problem_prefill(attention_problem *a, const char *recipe, int64_t heads, int64_t heads_kv,
+                               int64_t length, int64_t dim)
+{
+    start(a, recipe);
+    mxa_problem *const p = &a->p;
+    mxa_problem_default(p, 1, heads, heads_kv, length, length, dim);
+    p->causal = true;
+    p->q_dtype = p->k_dtype = p->v_dtype = MXA_DTYPE_BF16;
+    a->q = pick_tensor(MXA_DTYPE_BF16, 1, heads, length, dim);
+    a->k = pick_tensor(MXA_DTYPE_BF16, 1, heads_kv, length, dim);
+    a->v = pick_tensor(MXA_DTYPE_BF16, 1, heads_kv, length, dim);
+    fill(&a->q, 0.0f, false);
+    fill(&a->k, 0.0f, false);
+    fill(&a->v, 0.0f, false);
+}
+
 void attention_problem_pick(attention_problem *a)
 {
-    *a = (attention_problem){ .recipe_text = recipes[check_pick(0, N_RECIPES - 1)] };
-    if (mxa_recipe_parse(a->recipe_text, &a->recipe) != MXA_OK)
-        check_fail("%s: %s", a->recipe_text, mxa_error_text());
+    start(a, recipes[check_pick(0, N_RECIPES - 1)]);
     const bool packed = check_pick(0, 3) == 0;
     const int64_t batch = packed ? PROBLEM_SEQUENCES : check_pick(1, 2), heads_kv = check_pick(1, 2);
     mxa_problem *const p = &a->p;
@@ -189,6 +210,7 @@ attention_result attention_run(const attention_problem *a, const mxa_attention_i
 {
     mxa_problem p = a->p;
     p.threads = threads;
+    p.out_dtype = MXA_DTYPE_F32;
     p.cu_seqlens_q = p.cu_seqlens_q ? a->cu_q : NULL;
     p.cu_seqlens_k = p.cu_seqlens_k ? a->cu_k : NULL;
     const int64_t batch = p.cu_seqlens_q ? 1 : p.batch, rows = batch * p.heads * p.q_len;

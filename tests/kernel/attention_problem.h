@@ -23,7 +23,16 @@ typedef struct attention_result {
     mxa_tensor tensor;
 } attention_result;
 
+static inline const float *result_floats(check_buf buf)
+{
+    return (const float *)(const void *)buf.data;
+}
+
 void attention_problem_pick(attention_problem *a);
+
+/* Causal, one sequence of bf16 with as many queries as keys. */
+void attention_problem_prefill(attention_problem *a, const char *recipe, int64_t heads, int64_t heads_kv,
+                               int64_t length, int64_t dim);
 
 /* Every element of out and lse must be written, nothing around them. */
 attention_result attention_run(const attention_problem *a, const mxa_attention_impl *impl, int threads);
