@@ -38,7 +38,8 @@ static void share_heads(mxa_plan *plan)
         rows = mxa_max(rows, mxa_min(plan->sequences[b].map.q_len, MXA_TILE));
     const int64_t fit = mxa_max(1, mxa_min(group, MXA_ITEM_ROWS / rows));
     const int64_t spare = plan->n_tiles * plan->problem.heads / (ITEMS_PER_THREAD * plan->threads);
-    plan->item_heads = mxa_max(1, mxa_min(fit, spare));
+    const int64_t most = mxa_max(1, mxa_min(fit, spare)), items = (group + most - 1) / most;
+    plan->item_heads = (group + items - 1) / items;
     plan->item_rows = plan->item_heads * rows;
     plan->head_items = heads_kv * ((group + plan->item_heads - 1) / plan->item_heads);
 }
@@ -79,6 +80,22 @@ static void clear_tail(const mxa_plan *plan, const mxa_attention_args *args)
         }
 }
 
+/* The key tiles that some row sees, for the items that will read them. */
+static void share_keys(const mxa_attention_job *job, char *scratch, int64_t thread_bytes)
+{
+    const mxa_plan *const plan = job->plan;
+    for (int64_t b = 0; b < plan->n_sequences && plan->impl->share; b++) {
+        const mxa_sequence *const s = &plan->sequences[b];
+        const mxa_span keys = mxa_visible_keys(&s->map, s->map.q_offset, s->map.q_offset + s->map.q_len - 1);
+        const int64_t first = keys.first / MXA_TILE;
+        const int64_t tiles = keys.end > keys.first ? (keys.end - 1) / MXA_TILE + 1 - first : 0;
+#pragma omp parallel for schedule(static) num_threads(mxa_item_threads(plan))
+        for (int64_t i = 0; i < plan->problem.heads_kv * tiles; i++)
+            plan->impl->share(job, s, i / tiles, first + i % tiles,
+                              scratch + omp_get_thread_num() * thread_bytes);
+    }
+}
+
 mxa_status mxa_cpu_attention(const mxa_plan *plan, const mxa_attention_args *args)
 {
     mxa_attention_work work;
@@ -91,6 +108,8 @@ mxa_status mxa_cpu_attention(const mxa_plan *plan, const mxa_attention_args *arg
     const int64_t heads_kv = plan->problem.heads_kv, group = plan->problem.heads / heads_kv;
     const int64_t parts = plan->head_items / heads_kv, n = plan->n_tiles * plan->head_items;
     char *const scratch = (char *)args->work + work.scratch;
+    job.shared = (char *)args->work + work.shared;
+    share_keys(&job, scratch, work.thread_bytes);
 #pragma omp parallel for schedule(dynamic) num_threads(mxa_item_threads(plan))
     for (int64_t i = 0; i < n; i++) {
         const mxa_query_tile *const t = &plan->tiles[i / plan->head_items];

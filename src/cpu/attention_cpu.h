@@ -28,6 +28,7 @@ typedef struct mxa_attention_job {
     mxa_operand q[MXA_COPIES], k[MXA_COPIES];
     const float *bias; /* [q rows] b_i of smooth-K, natural units; NULL: none */
     const mxa_tensor *v, *out;
+    char *shared;       /* [k_blocks][the entry's shared_bytes] */
     float *lse;         /* [tensor batch][heads][q_len], or NULL */
     const float *sinks; /* [heads], or NULL */
 } mxa_attention_job;
@@ -93,6 +94,14 @@ typedef const char *mxa_attention_refuses_fn(const mxa_plan *plan);
 /* Bytes of 64-byte aligned scratch of a thread. */
 typedef int64_t mxa_attention_scratch_fn(const mxa_plan *plan);
 
+/*
+ * What all items read of a key tile, in a layout of the entry's own: its bytes, and the step that writes it
+ * once for all of them. Entries without lay tiles out in each item.
+ */
+typedef int64_t mxa_attention_shared_fn(const mxa_plan *plan);
+typedef void mxa_attention_share_fn(const mxa_attention_job *job, const mxa_sequence *s, int64_t h_kv,
+                                    int64_t k_tile, void *scratch);
+
 /* Rows of an item at most: enough to pay for the decoding of a key tile, few enough for the L2 cache. */
 enum { MXA_ITEM_ROWS = 3 * MXA_TILE };
 
@@ -117,10 +126,25 @@ typedef struct mxa_attention_impl {
     mxa_attention_refuses_fn *refuses;
     mxa_attention_scratch_fn *scratch_bytes;
     mxa_attention_run_fn *run;
-    double sum_eps;  /* relative error of one addition in sums of products */
-    double exp2_eps; /* relative error of 2^x */
-    bool rounds_p;   /* P is rounded to the P V type */
+    double sum_eps;                        /* relative error of one addition in sums of products */
+    double exp2_eps;                       /* relative error of 2^x */
+    bool rounds_p;                         /* P is rounded to the P V type */
+    mxa_attention_shared_fn *shared_bytes; /* or NULL, and so is share */
+    mxa_attention_share_fn *share;
 } mxa_attention_impl;
+
+static inline int64_t mxa_shared_bytes(const mxa_plan *plan)
+{
+    return plan->impl->shared_bytes ? plan->impl->shared_bytes(plan) : 0;
+}
+
+/* The shared part of a key tile, as TOKEN_BLOCK factors of K are numbered. */
+static inline char *mxa_job_shared(const mxa_attention_job *job, const mxa_sequence *s, int64_t h_kv,
+                                   int64_t k_tile)
+{
+    const int64_t tiles = (s->map.kv_len + MXA_TILE - 1) / MXA_TILE;
+    return job->shared + (s->k_blocks + h_kv * tiles + k_tile) * mxa_shared_bytes(job->plan);
+}
 
 /* Terminated by an entry without name. */
 extern const mxa_attention_impl mxa_attention_impls[];

@@ -22,12 +22,12 @@
 const mxa_attention_impl mxa_attention_impls[] = {
 #if defined(__x86_64__)
     { "avx512", AVX512_NEEDS, mxa_attention_avx512_refuses, mxa_attention_avx512_scratch,
-      mxa_attention_avx512, F32_EPS, EXP2_AVX2_EPS, true },
+      mxa_attention_avx512, F32_EPS, EXP2_AVX2_EPS, true, NULL, NULL },
     { "avx2", MXA_CPU_AVX2, mxa_attention_avx2_refuses, mxa_attention_avx2_scratch, mxa_attention_avx2,
-      F32_EPS, EXP2_AVX2_EPS, true },
+      F32_EPS, EXP2_AVX2_EPS, true, NULL, NULL },
 #endif
     { "portable", MXA_CPU_PORTABLE, mxa_attention_portable_refuses, mxa_attention_portable_scratch,
-      mxa_attention_portable, F32_EPS, EXP2_EPS, true },
-    { "ref", 0, NULL, mxa_attention_ref_scratch, mxa_attention_ref, REF_EPS, REF_EPS, false },
-    { NULL, 0, NULL, NULL, NULL, 0, 0, false },
+      mxa_attention_portable, F32_EPS, EXP2_EPS, true, NULL, NULL },
+    { "ref", 0, NULL, mxa_attention_ref_scratch, mxa_attention_ref, REF_EPS, REF_EPS, false, NULL, NULL },
+    { NULL, 0, NULL, NULL, NULL, 0, 0, false, NULL, NULL },
 };

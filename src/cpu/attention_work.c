@@ -82,6 +82,7 @@ bool mxa_attention_layout(const mxa_plan *plan, mxa_attention_work *work)
         work->q[i] = place_copy(&l, plan, &plan->q[i], false);
         work->k[i] = place_copy(&l, plan, &plan->k[i], true);
     }
+    work->shared = take(&l, plan->k_blocks, mxa_shared_bytes(plan));
     place_scratch(&l, plan, work);
     work->total = l.total;
     return l.fits;

@@ -15,6 +15,7 @@ typedef struct mxa_attention_work {
     int64_t mean; /* [sequences][heads_kv][head_dim] fp32 */
     int64_t bias; /* [q rows] fp32 */
     mxa_copy_work q[MXA_COPIES], k[MXA_COPIES];
+    int64_t shared;  /* of the kernel: a part for each key tile */
     int64_t scratch; /* of the quantiser, then of the kernel: [threads][thread_bytes] */
     int64_t thread_bytes;
     int64_t total;
