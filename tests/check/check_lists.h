@@ -7,5 +7,7 @@ void check_quantize(void);
 void check_decode(void);
 void check_prepare(void);
 void check_attention(void);
+void check_cache(void);
+void check_attention_cuda(void);
 
 #endif
