@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The first entry whose format and needs fit is used. mxa_check runs and times every one. */
 #include "cpu/avx2/codes_avx2.h"
+#include "cpu/avx512/codes_avx512.h"
 #include "cpu/features.h"
 #include "cpu/kernels.h"
 #include "cpu/portable/codes_portable.h"
@@ -8,6 +9,7 @@
 
 const mxa_prepare_impl mxa_prepare_impls[] = {
 #if defined(__x86_64__)
+    { "avx512", MXA_CPU_AVX512, mxa_prepare_avx512 },
     { "avx2", MXA_CPU_AVX2, mxa_prepare_avx2 },
 #endif
     { "portable", MXA_CPU_PORTABLE, mxa_prepare_portable },
@@ -17,6 +19,17 @@ const mxa_prepare_impl mxa_prepare_impls[] = {
 
 const mxa_quantize_impl mxa_quantize_impls[] = {
 #if defined(__x86_64__)
+    { "avx512", MXA_FORMAT_INT8, MXA_CPU_AVX512, mxa_quantize_element_avx512 },
+    { "avx512", MXA_FORMAT_FP8, MXA_CPU_AVX512, mxa_quantize_element_avx512 },
+    { "avx512", MXA_FORMAT_MXFP4, MXA_CPU_AVX512, mxa_quantize_mx_avx512 },
+    { "avx512", MXA_FORMAT_MXFP8_E4M3, MXA_CPU_AVX512, mxa_quantize_mx_avx512 },
+    { "avx512", MXA_FORMAT_MXFP8_E5M2, MXA_CPU_AVX512, mxa_quantize_mx_avx512 },
+    { "avx512", MXA_FORMAT_MXFP6_E3M2, MXA_CPU_AVX512, mxa_quantize_mx_avx512 },
+    { "avx512", MXA_FORMAT_MXFP6_E2M3, MXA_CPU_AVX512, mxa_quantize_mx_avx512 },
+    { "avx512", MXA_FORMAT_MXINT8, MXA_CPU_AVX512, mxa_quantize_mx_avx512 },
+    { "avx512", MXA_FORMAT_NVFP4, MXA_CPU_AVX512, mxa_quantize_nvfp4_avx512 },
+    { "avx512", MXA_FORMAT_BF16, MXA_CPU_AVX512, mxa_quantize_half_avx512 },
+    { "avx512", MXA_FORMAT_F16, MXA_CPU_AVX512, mxa_quantize_half_avx512 },
     { "avx2", MXA_FORMAT_INT8, MXA_CPU_AVX2, mxa_quantize_element_avx2 },
     { "avx2", MXA_FORMAT_FP8, MXA_CPU_AVX2, mxa_quantize_element_avx2 },
     { "avx2", MXA_FORMAT_MXFP4, MXA_CPU_AVX2, mxa_quantize_mx_avx2 },
@@ -36,6 +49,7 @@ const mxa_quantize_impl mxa_quantize_impls[] = {
 
 const mxa_decode_impl mxa_decode_impls[] = {
 #if defined(__x86_64__)
+    { "avx512", MXA_FORMAT_NONE, MXA_CPU_AVX512, mxa_decode_avx512 },
     { "avx2", MXA_FORMAT_NONE, MXA_CPU_AVX2, mxa_decode_avx2 },
 #endif
     { "portable", MXA_FORMAT_NONE, MXA_CPU_PORTABLE, mxa_decode_portable },

@@ -125,6 +125,74 @@ static inline __m512i emulated_widen(__m256i x, int from_bytes)
     return v;
 }
 
+static inline __m512i emulated_cvtps_epi32(__m512 x)
+{
+    __m256 halves[2];
+    memcpy(halves, &x, sizeof x);
+    const __m256i n[2] = { _mm256_cvtps_epi32(halves[0]), _mm256_cvtps_epi32(halves[1]) };
+    __m512i v;
+    memcpy(&v, n, sizeof v);
+    return v;
+}
+
+static inline __m256i emulated_cvtepi32_epi16(__m512i x)
+{
+    uint16_t from[2 * EMULATED_LANES], to[EMULATED_LANES];
+    __m256i v;
+    memcpy(from, &x, sizeof x);
+    for (int i = 0; i < EMULATED_LANES; i++)
+        to[i] = from[2 * i];
+    memcpy(&v, to, sizeof v);
+    return v;
+}
+
+/* Two bits of pick for each lane of a quarter, and below for each quarter of the vector. */
+static inline __m512 emulated_permute_ps(__m512 x, int pick)
+{
+    float from[EMULATED_LANES], to[EMULATED_LANES];
+    memcpy(from, &x, sizeof x);
+    for (int i = 0; i < EMULATED_LANES; i++)
+        to[i] = from[i / 4 * 4 + (pick >> 2 * (i % 4) & 3)];
+    memcpy(&x, to, sizeof x);
+    return x;
+}
+
+static inline __m512 emulated_shuffle_f32x4(__m512 low, __m512 high, int pick)
+{
+    float from[2][EMULATED_LANES], to[EMULATED_LANES];
+    memcpy(from[0], &low, sizeof low);
+    memcpy(from[1], &high, sizeof high);
+    for (int i = 0; i < EMULATED_LANES; i++)
+        to[i] = from[i / 8][(pick >> 2 * (i / 4) & 3) * 4 + i % 4];
+    memcpy(&low, to, sizeof low);
+    return low;
+}
+
+static inline void emulated_mask_storeu(void *to, uint64_t mask, int n, const void *from)
+{
+    for (int i = 0; i < 64; i++)
+        if (mask >> i & 1)
+            memcpy((char *)to + i * n, (const char *)from + i * n, (size_t)n);
+}
+
+static inline void emulated_mask_storeu_256(void *to, uint32_t mask, int n, __m256i x)
+{
+    emulated_mask_storeu(to, mask, n, &x);
+}
+
+static inline void emulated_mask_storeu_512(void *to, uint64_t mask, int n, __m512i x)
+{
+    emulated_mask_storeu(to, mask, n, &x);
+}
+
+static inline __m512i emulated_cvtepi8_epi32(__m128i x)
+{
+    const __m256i halves[2] = { _mm256_cvtepi8_epi32(x), _mm256_cvtepi8_epi32(_mm_srli_si128(x, 8)) };
+    __m512i v;
+    memcpy(&v, halves, sizeof v);
+    return v;
+}
+
 static inline __m512 emulated_cvtph_ps(__m256i x)
 {
     const __m256 halves[2] = { _mm256_cvtph_ps(_mm256_castsi256_si128(x)),
@@ -164,19 +232,29 @@ static inline float emulated_reduce_max_ps(__m512 x)
 
 #undef _mm512_cvtps_ph
 #undef _mm512_dpbf16_ps
-#define _mm256_maskz_loadu_epi8(m, p)  emulated_maskz_loadu_epi8_256(m, p)
-#define _mm512_cvtepi32_ps(x)          emulated_cvtepi32_ps(x)
-#define _mm512_cvtne2ps_pbh(b, a)      emulated_cvtne2ps_pbh(b, a)
-#define _mm512_cvtph_ps(x)             emulated_cvtph_ps(x)
-#define _mm512_cvtps_ph(x, rounding)   emulated_cvtps_ph(x)
-#define _mm512_cvtepu16_epi32(x)       emulated_widen(x, 2)
-#define _mm512_cvtepu8_epi16(x)        emulated_widen(x, 1)
-#define _mm512_cvtss_f32(x)            simde_mm_cvtss_f32(simde_mm512_castps512_ps128(x))
-#define _mm512_dpbf16_ps(c, a, b)      emulated_dpbf16_ps(c, a, b)
-#define _mm512_maskz_loadu_epi16(m, p) emulated_maskz_loadu(m, 2, p)
-#define _mm512_maskz_loadu_epi8(m, p)  emulated_maskz_loadu_epi8(m, p)
-#define _mm512_maskz_loadu_ps(m, p)    ((__m512)emulated_maskz_loadu(m, 4, p))
-#define _mm512_reduce_add_ps(x)        emulated_reduce_add_ps(x)
-#define _mm512_reduce_max_ps(x)        emulated_reduce_max_ps(x)
+#undef _mm512_madd_epi16 /* of four arguments in SIMDe 0.7.4 */
+#define _mm256_maskz_loadu_epi8(m, p)     emulated_maskz_loadu_epi8_256(m, p)
+#define _mm256_mask_storeu_epi16(p, m, x) emulated_mask_storeu_256(p, m, 2, x)
+#define _mm256_mask_storeu_epi8(p, m, x)  emulated_mask_storeu_256(p, m, 1, x)
+#define _mm512_cvtepi32_epi16(x)          emulated_cvtepi32_epi16(x)
+#define _mm512_cvtps_epi32(x)             emulated_cvtps_epi32(x)
+#define _mm512_mask_storeu_epi8(p, m, x)  emulated_mask_storeu_512(p, m, 1, x)
+#define _mm512_permute_ps(x, pick)        emulated_permute_ps(x, pick)
+#define _mm512_shuffle_f32x4(a, b, pick)  emulated_shuffle_f32x4(a, b, pick)
+#define _mm512_cvtepi8_epi32(x)           emulated_cvtepi8_epi32(x)
+#define _mm512_cvtepi32_ps(x)             emulated_cvtepi32_ps(x)
+#define _mm512_cvtne2ps_pbh(b, a)         emulated_cvtne2ps_pbh(b, a)
+#define _mm512_cvtph_ps(x)                emulated_cvtph_ps(x)
+#define _mm512_cvtps_ph(x, rounding)      emulated_cvtps_ph(x)
+#define _mm512_cvtepu16_epi32(x)          emulated_widen(x, 2)
+#define _mm512_cvtepu8_epi16(x)           emulated_widen(x, 1)
+#define _mm512_cvtss_f32(x)               simde_mm_cvtss_f32(simde_mm512_castps512_ps128(x))
+#define _mm512_dpbf16_ps(c, a, b)         emulated_dpbf16_ps(c, a, b)
+#define _mm512_madd_epi16(a, b)           simde_mm512_madd_epi16(a, b)
+#define _mm512_maskz_loadu_epi16(m, p)    emulated_maskz_loadu(m, 2, p)
+#define _mm512_maskz_loadu_epi8(m, p)     emulated_maskz_loadu_epi8(m, p)
+#define _mm512_maskz_loadu_ps(m, p)       ((__m512)emulated_maskz_loadu(m, 4, p))
+#define _mm512_reduce_add_ps(x)           emulated_reduce_add_ps(x)
+#define _mm512_reduce_max_ps(x)           emulated_reduce_max_ps(x)
 
 #endif

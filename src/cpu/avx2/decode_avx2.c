@@ -1,75 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Codes to fp32, 32 at a time. A minifloat is an fp16 number times a power of two, whose exponent and mantissa
- * fields hold the same bits, subnormal ones too: the conversion of fp16 does the rest. What is rare (NaN,
- * scales at the ends of their range, a short last block) goes to the portable code.
+ * Codes to fp32, 32 at a time. What is rare (NaN, scales at the ends of their range, a short last block) goes
+ * to the portable code.
  */
 #include "cpu/avx2/codes_avx2.h"
-#include "cpu/avx2/encode_avx2.h"
+#include "cpu/avx2/unpack_avx2.h"
 #include "cpu/portable/codes_portable.h"
 #include "format/format.h"
 #include "format/nvfp4.h"
 
-enum { F16_BIAS = 15, F16_MAN_BITS = 10, F16_SIGN_BIT = 15 };
-
-/* 32 codes of four bits, one a byte. */
-static inline __m256i load_nibbles(const uint8_t *packed)
-{
-    const __m128i pairs = _mm_loadu_si128((const void *)packed), low = _mm_set1_epi8(0x0F);
-    const __m128i even = _mm_and_si128(pairs, low), odd = _mm_and_si128(_mm_srli_epi16(pairs, 4), low);
-    return _mm256_setr_m128i(_mm_unpacklo_epi8(even, odd), _mm_unpackhi_epi8(even, odd));
-}
-
-/* 32 codes of six bits, one a byte. */
-static inline __m256i load_six(const uint8_t *packed)
-{
-    const __m128i spread = _mm_setr_epi8(0, 1, 2, -1, 3, 4, 5, -1, 6, 7, 8, -1, 9, 10, 11, -1);
-    const __m128i upper = _mm_setr_epi8(4, 5, 6, -1, 7, 8, 9, -1, 10, 11, 12, -1, 13, 14, 15, -1);
-    const __m128i a = _mm_loadu_si128((const void *)packed), b = _mm_loadu_si128((const void *)(packed + 8));
-    const __m256i fours = _mm256_setr_m128i(_mm_shuffle_epi8(a, spread), _mm_shuffle_epi8(b, upper));
-    const __m256i c0 = _mm256_and_si256(fours, _mm256_set1_epi32(0x3F));
-    const __m256i c1 = _mm256_and_si256(_mm256_slli_epi32(fours, 2), _mm256_set1_epi32(0x3F00));
-    const __m256i c2 = _mm256_and_si256(_mm256_slli_epi32(fours, 4), _mm256_set1_epi32(0x3F0000));
-    const __m256i c3 = _mm256_and_si256(_mm256_slli_epi32(fours, 6), _mm256_set1_epi32(0x3F000000));
-    return _mm256_or_si256(_mm256_or_si256(c0, c1), _mm256_or_si256(c2, c3));
-}
-
-MXA_AVX2_INLINE __m256i load_codes(int bits, const uint8_t *packed)
-{
-    return bits == 4   ? load_nibbles(packed)
-           : bits == 6 ? load_six(packed)
-                       : _mm256_loadu_si256((const void *)packed);
-}
-
-/* Whether codes of NaN or Inf are among 32. */
-MXA_AVX2_INLINE bool has_specials(mxa_element f, __m256i codes)
-{
-    if (f.largest == f.sign - 1)
-        return false;
-    const __m256i mag = _mm256_and_si256(codes, _mm256_set1_epi8((char)(f.sign - 1)));
-    return _mm256_movemask_epi8(_mm256_cmpgt_epi8(mag, _mm256_set1_epi8((char)f.largest)));
-}
-
-/* Sixteen codes as fp16 numbers: 2^(bias - 15) times their values. */
-MXA_AVX2_INLINE __m256i halves(mxa_element f, __m128i codes)
-{
-    const int sign_shift = F16_SIGN_BIT - __builtin_ctz(f.sign);
-    const __m256i words = _mm256_cvtepu8_epi16(codes);
-    const __m256i mag = _mm256_and_si256(words, _mm256_set1_epi16((short)(f.sign - 1)));
-    const __m256i sign = _mm256_and_si256(words, _mm256_set1_epi16((short)f.sign));
-    return _mm256_or_si256(_mm256_slli_epi16(mag, F16_MAN_BITS - f.man_bits),
-                           _mm256_slli_epi16(sign, sign_shift));
-}
-
-MXA_AVX2_INLINE float container_scale(mxa_element f)
-{
-    return mxa_pow2(F16_BIAS - f.bias);
-}
-
-/* Sixteen codes times a factor that has container_scale in it. */
+/* Sixteen codes times a factor that has mxa_avx2_container_scale in it. */
 MXA_AVX2_INLINE void decode_sixteen(mxa_element f, __m128i codes, __m256 factor, float *out)
 {
-    const __m256i h = halves(f, codes);
+    const __m256i h = mxa_avx2_halves(f, codes);
     const __m256 low = _mm256_cvtph_ps(_mm256_castsi256_si128(h));
     const __m256 high = _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1));
     _mm256_storeu_ps(out, _mm256_mul_ps(low, factor));
@@ -83,13 +26,6 @@ static inline void decode_integers(const uint8_t *codes, __m256 factor, float *o
         const __m256i n = _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)(codes + i)));
         _mm256_storeu_ps(out + i, _mm256_mul_ps(_mm256_cvtepi32_ps(n), factor));
     }
-}
-
-/* Scales that are normal numbers in fp32, times container_scale too, and with which no element overflows. */
-MXA_AVX2_INLINE bool is_ordinary(mxa_element f, uint8_t scale)
-{
-    const int lowest = 7, headroom = f.emax + 1 > F16_BIAS - f.bias ? f.emax + 1 : F16_BIAS - f.bias;
-    return scale >= lowest && scale <= 254 - headroom;
 }
 
 /* Whole blocks, or 32 elements of FP8 or INT8; false if they need care. */
@@ -106,17 +42,17 @@ MXA_AVX2_INLINE bool decode_block(mxa_format format, int bits, const uint8_t *co
     }
     const mxa_element f = mxa_element_of(format);
     const bool has_scale = format != MXA_FORMAT_FP8;
-    if (has_scale && !is_ordinary(f, *scale))
+    if (has_scale && !mxa_avx2_is_ordinary(f, *scale))
         return false;
     const float block = has_scale ? mxa_f32_from_bits((uint32_t)*scale << 23) : 1.0f;
     if (format == MXA_FORMAT_MXINT8) {
         decode_integers(codes, _mm256_set1_ps(0x1p-6f * block), out);
         return true;
     }
-    const __m256i c = load_codes(bits, codes);
-    if (has_specials(f, c))
+    const __m256i c = mxa_avx2_load_codes(bits, codes);
+    if (mxa_avx2_has_specials(f, c))
         return false;
-    const __m256 factor = _mm256_set1_ps(container_scale(f) * block);
+    const __m256 factor = _mm256_set1_ps(mxa_avx2_container_scale(f) * block);
     decode_sixteen(f, _mm256_castsi256_si128(c), factor, out);
     decode_sixteen(f, _mm256_extracti128_si256(c, 1), factor, out + MXA_AVX2_CODES / 2);
     return true;
@@ -125,16 +61,14 @@ MXA_AVX2_INLINE bool decode_block(mxa_format format, int bits, const uint8_t *co
 /* Two blocks. */
 static inline bool decode_nvfp4(const uint8_t *codes, const uint8_t *scales, float *out)
 {
-    const mxa_element f = mxa_element_e2m1(), s = mxa_element_e4m3();
-    const __m256i c = load_nibbles(codes);
+    const mxa_element f = mxa_element_e2m1();
+    const __m256i c = mxa_avx2_load_nibbles(codes);
     for (int b = 0; b < 2; b++) {
-        const uint8_t scale = scales[b] & MXA_UE4M3_NAN;
-        if (scale == MXA_UE4M3_NAN)
+        if ((scales[b] & MXA_UE4M3_NAN) == MXA_UE4M3_NAN)
             return false;
-        const float value =
-            _cvtsh_ss((unsigned short)(scale << (F16_MAN_BITS - s.man_bits))) * container_scale(s);
-        const __m128i block = b ? _mm256_extracti128_si256(c, 1) : _mm256_castsi256_si128(c);
-        decode_sixteen(f, block, _mm256_set1_ps(value * container_scale(f)), out + b * MXA_NVFP4_BLOCK);
+        const float factor = mxa_avx2_ue4m3_value(scales[b]) * mxa_avx2_container_scale(f);
+        decode_sixteen(f, b ? _mm256_extracti128_si256(c, 1) : _mm256_castsi256_si128(c),
+                       _mm256_set1_ps(factor), out + b * MXA_NVFP4_BLOCK);
     }
     return true;
 }

@@ -75,9 +75,9 @@ MXA_AVX2_INLINE __m256i mxa_avx2_codes(mxa_element f, const __m256 mag[4], const
     const __m256i signs =
         _mm256_packs_epi16(_mm256_packs_epi32(bits[0], bits[1]), _mm256_packs_epi32(bits[2], bits[3]));
     const __m256i code = _mm256_min_epu8(any, _mm256_set1_epi8((char)f.largest));
-    const __m256i top = _mm256_and_si256(signs, _mm256_set1_epi8((char)0x80));
-    const int down = __builtin_ctz(0x80u / f.sign);
-    return mxa_avx2_in_order(_mm256_or_si256(code, _mm256_srli_epi16(top, down)));
+    const __m256i sign = _mm256_and_si256(_mm256_srli_epi16(signs, __builtin_ctz(0x80u / f.sign)),
+                                          _mm256_set1_epi8((char)f.sign));
+    return mxa_avx2_in_order(_mm256_or_si256(code, sign));
 }
 
 /* The nearest integers, ties to even, one a byte; beyond +-127 what saturation makes of them. */
@@ -114,7 +114,9 @@ typedef struct mxa_avx2_divisor {
     __m256 g, high, low;
 } mxa_avx2_divisor;
 
-/* Within these, what happens in a quotient that has a code other than 0 is neither subnormal nor too large. */
+/*
+ * Within these limits, what happens in a quotient whose code is not 0 is neither subnormal nor too large.
+ */
 static inline bool mxa_avx2_divides(float g)
 {
     return g >= 0x1p-50f && g <= 0x1p50f;

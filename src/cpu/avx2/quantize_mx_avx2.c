@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* MX formats at level NONE, four blocks at a time: first their scales, then their codes. */
+#include "cpu/avx2/block_scales_avx2.h"
 #include "cpu/avx2/codes_avx2.h"
-#include "cpu/avx2/encode_avx2.h"
 #include "cpu/portable/codes_portable.h"
 #include "format/format.h"
-#include "format/mx.h"
 
-enum { BLOCKS = 4, GROUP = BLOCKS * MXA_MX_BLOCK };
+enum { BLOCKS = MXA_AVX2_MX_BLOCKS, GROUP = BLOCKS * MXA_MX_BLOCK };
 
 /* Bits of each block's largest magnitude. */
 static inline __m128i block_maxima(const float *x)
@@ -21,18 +20,6 @@ static inline __m128i block_maxima(const float *x)
     const __m256i b = _mm256_max_epi32(_mm256_unpacklo_epi32(m[2], m[3]), _mm256_unpackhi_epi32(m[2], m[3]));
     const __m256i all = _mm256_max_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
     return _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
-}
-
-/* mxa_mx_scale of four maxima; threshold from mxa_mx_threshold. */
-MXA_AVX2_INLINE __m128i block_scales(mxa_element f, uint32_t threshold, __m128i amax)
-{
-    const __m128i exponent = _mm_srli_epi32(amax, 23),
-                  mantissa = _mm_and_si128(amax, _mm_set1_epi32(0x7FFFFF));
-    const __m128i up = _mm_cmpgt_epi32(mantissa, _mm_set1_epi32((int)threshold - 1));
-    const __m128i e = _mm_sub_epi32(_mm_sub_epi32(exponent, _mm_set1_epi32(f.emax)), up);
-    const __m128i none = _mm_cmpeq_epi32(exponent, _mm_setzero_si128());
-    const __m128i low = _mm_max_epi32(_mm_andnot_si128(none, e), _mm_setzero_si128());
-    return _mm_min_epi32(low, _mm_set1_epi32(254));
 }
 
 MXA_AVX2_INLINE int code_bytes(mxa_format format)
@@ -72,25 +59,16 @@ MXA_AVX2_INLINE __m256i block_codes(mxa_format format, const float *x, float inv
 MXA_AVX2_INLINE int64_t mx_group(mxa_format format, uint32_t threshold, const float *x, uint8_t *codes,
                                  uint8_t *scales)
 {
-    const __m128i amax = block_maxima(x), scale = block_scales(mxa_element_of(format), threshold, amax);
-    const __m128i bad = _mm_cmpgt_epi32(amax, _mm_set1_epi32((int)MXA_F32_INF - 1));
-    const int bad_blocks = _mm_movemask_ps(_mm_castsi128_ps(bad));
-    /* 2^(127 - scale), of which the lowest is subnormal. */
-    const __m128i power = _mm_slli_epi32(_mm_sub_epi32(_mm_set1_epi32(254), scale), 23);
     float inverse[BLOCKS];
-    _mm_storeu_ps(inverse, _mm_castsi128_ps(_mm_max_epi32(power, _mm_set1_epi32(0x00400000))));
-
-    const __m128i words =
-        _mm_packus_epi32(_mm_or_si128(scale, _mm_and_si128(bad, _mm_set1_epi32(0xFF))), scale);
-    const uint32_t bytes = (uint32_t)_mm_cvtsi128_si32(_mm_packus_epi16(words, words));
-    memcpy(scales, &bytes, sizeof bytes);
+    const unsigned bad_blocks =
+        mxa_avx2_mx_scales(mxa_element_of(format), threshold, block_maxima(x), scales, inverse);
     for (int b = 0; b < BLOCKS; b++)
         store_codes(format, block_codes(format, x + b * MXA_MX_BLOCK, inverse[b]),
                     codes + b * code_bytes(format));
     for (int b = 0; b < BLOCKS && bad_blocks; b++)
         if (bad_blocks >> b & 1)
             memset(codes + b * code_bytes(format), 0, (size_t)code_bytes(format));
-    return __builtin_popcount((unsigned)bad_blocks);
+    return __builtin_popcount(bad_blocks);
 }
 
 /* What is less than four blocks is filled with zeros, which change neither scale nor codes of the others. */

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVFP4 without options of the block scale, up to eight blocks at a time: first their scales, then their codes. */
+/*
+ * NVFP4 without options of the block scale, up to eight blocks at a time: first their scales, then their
+ * codes.
+ */
+#include "cpu/avx2/block_scales_avx2.h"
 #include "cpu/avx2/codes_avx2.h"
-#include "cpu/avx2/encode_avx2.h"
 #include "cpu/portable/codes_portable.h"
 #include "format/nvfp4.h"
 
-enum { BLOCKS = MXA_AVX2_LANES, BLOCK_BYTES = MXA_NVFP4_BLOCK / 2 };
+enum { BLOCKS = MXA_AVX2_NVFP4_BLOCKS, BLOCK_BYTES = MXA_NVFP4_BLOCK / 2 };
 
 /* Lane by lane, the larger of two vectors' neighbours. */
 static inline __m256i fold_pairs(__m256i a, __m256i b)
@@ -35,33 +38,16 @@ MXA_AVX2_INLINE __m256i block_maxima(const float *x, int n)
                             _mm256_permute2x128_si256(low, high, 0x31));
 }
 
-/* mxa_nvfp4_scale of u >= 0, 0 where the maximum is. */
-static inline __m256i block_scales(__m256 u, __m256i is_zero)
-{
-    const mxa_element f = mxa_element_e4m3();
-    const __m256i raw = mxa_avx2_raw_codes(f, _mm256_min_ps(u, _mm256_set1_ps(448.0f)));
-    const __m256i code = _mm256_sub_epi32(_mm256_srli_epi32(raw, mxa_avx2_code_shift(f)),
-                                          _mm256_set1_epi32(mxa_avx2_code_offset(f)));
-    return _mm256_andnot_si256(is_zero, _mm256_max_epi32(code, _mm256_set1_epi32(1)));
-}
-
-/* The values of E4M3 codes without a sign. */
-static inline __m256 scale_values(__m256i code)
-{
-    const __m256i normal = _mm256_add_epi32(_mm256_slli_epi32(code, 20), _mm256_set1_epi32((127 - 7) << 23));
-    const __m256 subnormal = _mm256_mul_ps(_mm256_cvtepi32_ps(code), _mm256_set1_ps(0x1p-9f));
-    const __m256i is_normal = _mm256_cmpgt_epi32(code, _mm256_set1_epi32(7));
-    return _mm256_blendv_ps(subnormal, _mm256_castsi256_ps(normal), _mm256_castsi256_ps(is_normal));
-}
-
-/* Two blocks, b and b + 1, as 16 bytes. A quotient that overflows is NaN, which min takes for the largest. */
-static inline __m128i two_blocks(const float *x, const float *d, const float *high, const float *low)
+/* Blocks b and b + 1 as 16 bytes. A quotient that overflows is NaN, which min takes for the largest. */
+static inline __m128i two_blocks(const float *x, const mxa_avx2_block_steps *steps, int b)
 {
     __m256 v[4], mag[4];
     for (int i = 0; i < 4; i++) {
-        const mxa_avx2_divisor divisor = { _mm256_broadcast_ss(d + i / 2), _mm256_broadcast_ss(high + i / 2),
-                                           _mm256_broadcast_ss(low + i / 2) };
-        v[i] = _mm256_loadu_ps(x + i * MXA_AVX2_LANES);
+        const int block = b + i / 2;
+        const mxa_avx2_divisor divisor = { _mm256_broadcast_ss(steps->g + block),
+                                           _mm256_broadcast_ss(steps->high + block),
+                                           _mm256_broadcast_ss(steps->low + block) };
+        v[i] = _mm256_loadu_ps(x + b * MXA_NVFP4_BLOCK + i * MXA_AVX2_LANES);
         const __m256i quotient = mxa_avx2_magnitude(mxa_avx2_quotient(v[i], divisor));
         mag[i] = _mm256_min_ps(_mm256_castsi256_ps(quotient), _mm256_set1_ps(6.0f));
     }
@@ -71,25 +57,13 @@ static inline __m128i two_blocks(const float *x, const float *d, const float *hi
 /* n blocks, an even number; false if they hold NaN or Inf. */
 MXA_AVX2_INLINE bool blocks(int n, const float *x, float g, uint8_t *codes, uint8_t *scales)
 {
-    const __m256i amax = block_maxima(x, n), is_zero = _mm256_cmpeq_epi32(amax, _mm256_setzero_si256());
+    const __m256i amax = block_maxima(x, n);
     if (mxa_avx2_largest_u31(amax) >= MXA_F32_INF)
         return false;
-    const __m256 u = _mm256_div_ps(_mm256_castsi256_ps(amax), _mm256_set1_ps(6.0f * g));
-    const __m256i scale = block_scales(u, is_zero);
-    const __m256 step = _mm256_mul_ps(scale_values(scale), _mm256_set1_ps(g));
-    const __m256 nonzero = _mm256_blendv_ps(step, _mm256_set1_ps(1.0f), _mm256_castsi256_ps(is_zero));
-    const mxa_avx2_divisor divisor = mxa_avx2_divisor_of(nonzero);
-    float d[BLOCKS], high[BLOCKS], low[BLOCKS];
-    _mm256_storeu_ps(d, divisor.g);
-    _mm256_storeu_ps(high, divisor.high);
-    _mm256_storeu_ps(low, divisor.low);
-
-    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(scale), _mm256_extracti128_si256(scale, 1));
-    const __m128i bytes = _mm_packus_epi16(words, words);
-    memcpy(scales, &bytes, (size_t)n);
+    mxa_avx2_block_steps steps;
+    mxa_avx2_nvfp4_scales(amax, g, n, scales, &steps);
     for (int b = 0; b < n; b += 2)
-        _mm_storeu_si128((void *)(codes + b * BLOCK_BYTES),
-                         two_blocks(x + b * MXA_NVFP4_BLOCK, d + b, high + b, low + b));
+        _mm_storeu_si128((void *)(codes + b * BLOCK_BYTES), two_blocks(x, &steps, b));
     return true;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Preparation of rows, quantiser and decoder of every format in loops without branches, which compilers turn into vectors at the
- * baseline of the machine.
+ * Preparation of rows, quantiser and decoder of every format in loops without branches, which compilers turn
+ * into vectors at the baseline of the machine.
  */
 #ifndef MXA_CPU_PORTABLE_CODES_PORTABLE_H
 #define MXA_CPU_PORTABLE_CODES_PORTABLE_H

@@ -1,0 +1,119 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows widened, less the mean and rotated by sixteen lanes: the same additions in the same order inside each
+ * element's chain as in format/hadamard.h, so the same bits. Groups of up to 256 elements stay in registers;
+ * what is longer, or no whole number of vectors, is done by eight lanes.
+ */
+#include "cpu/avx2/codes_avx2.h"
+#include "cpu/avx512/codes_avx512.h"
+#include "cpu/avx512/encode_avx512.h"
+#include "format/hadamard.h"
+
+enum { MOST_VECTORS = 16 };
+
+/* Sixteen elements of a row from column d on. */
+MXA_AVX512_INLINE __m512 widen(mxa_dtype type, const void *row, int64_t d)
+{
+    if (type == MXA_DTYPE_F32)
+        return _mm512_loadu_ps((const float *)row + d);
+    const __m256i half = _mm256_loadu_si256((const void *)((const uint16_t *)row + d));
+    return type == MXA_DTYPE_F16 ? _mm512_cvtph_ps(half)
+                                 : _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+}
+
+/*
+ * Stages s = 1, 2, 4 and 8 of one vector: each element times 1 or -1, plus the one s away. The product is
+ * exact, so the sum is rounded as that of two numbers.
+ */
+static inline __m512 within(__m512 v)
+{
+    const __m512 one = _mm512_setr_ps(1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
+    const __m512 two = _mm512_setr_ps(1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1);
+    const __m512 four = _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1);
+    const __m512 eight = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
+    v = _mm512_fmadd_ps(v, one, _mm512_permute_ps(v, _MM_SHUFFLE(2, 3, 0, 1)));
+    v = _mm512_fmadd_ps(v, two, _mm512_permute_ps(v, _MM_SHUFFLE(1, 0, 3, 2)));
+    v = _mm512_fmadd_ps(v, four, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(2, 3, 0, 1)));
+    return _mm512_fmadd_ps(v, eight, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(1, 0, 3, 2)));
+}
+
+/* A row whose groups are n vectors; returns its largest magnitudes. */
+MXA_AVX512_INLINE __m512i rotate_row(mxa_dtype type, int n, const void *row, int64_t cols, const float *mean,
+                                     float *out)
+{
+    const __m512 norm = _mm512_set1_ps(mxa_hadamard_norm(n * MXA_AVX512_LANES));
+    __m512i amax = _mm512_setzero_si512();
+    for (int64_t d = 0; d < cols; d += n * MXA_AVX512_LANES) {
+        __m512 v[MOST_VECTORS];
+        for (int i = 0; i < n; i++)
+            v[i] = widen(type, row, d + i * MXA_AVX512_LANES);
+        if (mean)
+            for (int i = 0; i < n; i++)
+                v[i] = _mm512_sub_ps(v[i], _mm512_loadu_ps(mean + d + i * MXA_AVX512_LANES));
+        for (int i = 0; i < n; i++)
+            v[i] = within(v[i]);
+        for (int s = 1; s < n; s *= 2)
+            for (int i = 0; i < n; i++) {
+                if (i & s)
+                    continue;
+                const __m512 a = v[i], b = v[i + s];
+                v[i] = _mm512_add_ps(a, b);
+                v[i + s] = _mm512_sub_ps(a, b);
+            }
+        for (int i = 0; i < n; i++) {
+            v[i] = _mm512_mul_ps(v[i], norm);
+            _mm512_storeu_ps(out + d + i * MXA_AVX512_LANES, v[i]);
+            amax = _mm512_max_epi32(amax, mxa_avx512_magnitude(v[i]));
+        }
+    }
+    return amax;
+}
+
+MXA_AVX512_INLINE __m512i plain_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                    float *out)
+{
+    __m512i amax = _mm512_setzero_si512();
+    for (int64_t d = 0; d < cols; d += MXA_AVX512_LANES) {
+        const __m512 wide = widen(type, row, d);
+        const __m512 x = mean ? _mm512_sub_ps(wide, _mm512_loadu_ps(mean + d)) : wide;
+        _mm512_storeu_ps(out + d, x);
+        amax = _mm512_max_epi32(amax, mxa_avx512_magnitude(x));
+    }
+    return amax;
+}
+
+MXA_AVX512_INLINE __m512i prepare_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                      bool rotate, float *out)
+{
+    if (!rotate)
+        return plain_row(type, row, cols, mean, out);
+    switch (mxa_hadamard_group(cols) / MXA_AVX512_LANES) {
+    case 1: return rotate_row(type, 1, row, cols, mean, out);
+    case 2: return rotate_row(type, 2, row, cols, mean, out);
+    case 4: return rotate_row(type, 4, row, cols, mean, out);
+    case 8: return rotate_row(type, 8, row, cols, mean, out);
+    default: return rotate_row(type, MOST_VECTORS, row, cols, mean, out);
+    }
+}
+
+MXA_AVX512_INLINE void prepare_rows(mxa_dtype type, const mxa_source *x, const float *mean, bool rotate,
+                                    float *out, uint32_t *amax)
+{
+    for (int64_t r = 0; r < x->rows; r++)
+        amax[r] = mxa_avx512_largest_u31(
+            prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, out + r * x->cols));
+}
+
+void mxa_prepare_avx512(const mxa_source *x, const float *mean, bool rotate, float *out, uint32_t *amax)
+{
+    const bool long_group = rotate && mxa_hadamard_group(x->cols) > MOST_VECTORS * MXA_AVX512_LANES;
+    if (x->cols % MXA_AVX512_LANES || long_group) {
+        mxa_prepare_avx2(x, mean, rotate, out, amax);
+        return;
+    }
+    switch (x->dtype) {
+    case MXA_DTYPE_F32: prepare_rows(MXA_DTYPE_F32, x, mean, rotate, out, amax); break;
+    case MXA_DTYPE_F16: prepare_rows(MXA_DTYPE_F16, x, mean, rotate, out, amax); break;
+    default: prepare_rows(MXA_DTYPE_BF16, x, mean, rotate, out, amax); break;
+    }
+}
