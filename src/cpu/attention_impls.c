@@ -17,12 +17,15 @@
 /* The bound of mxa_avx2_exp2 in cpu/avx2/vector_avx2.h, and of mxa_avx512_exp2. */
 #define EXP2_AVX2_EPS 0x1p-18
 
-#define AVX512_NEEDS (MXA_CPU_AVX512 | MXA_CPU_AVX512_BF16 | MXA_CPU_AVX512_VNNI)
+#define AVX512_NEEDS      (MXA_CPU_AVX512 | MXA_CPU_AVX512_VNNI)
+#define AVX512_BF16_NEEDS (AVX512_NEEDS | MXA_CPU_AVX512_BF16 | MXA_CPU_FAST_BF16)
 
 const mxa_attention_impl mxa_attention_impls[] = {
 #if defined(__x86_64__)
+    { "avx512_bf16", AVX512_BF16_NEEDS, mxa_attention_avx512_refuses, mxa_attention_avx512_bf16_scratch,
+      mxa_attention_avx512_bf16, F32_EPS, EXP2_AVX2_EPS, true, NULL, NULL },
     { "avx512", AVX512_NEEDS, mxa_attention_avx512_refuses, mxa_attention_avx512_scratch,
-      mxa_attention_avx512, F32_EPS, EXP2_AVX2_EPS, true, NULL, NULL },
+      mxa_attention_avx512, F32_EPS, EXP2_AVX2_EPS, false, NULL, NULL },
     { "avx2", MXA_CPU_AVX2, mxa_attention_avx2_refuses, mxa_attention_avx2_scratch, mxa_attention_avx2,
       F32_EPS, EXP2_AVX2_EPS, true, NULL, NULL },
 #endif

@@ -13,6 +13,7 @@ enum {
     MXA_CPU_AMX = 1 << 4, /* TILE, INT8, BF16, and the kernel's permission */
     MXA_CPU_PORTABLE =
         1 << 5, /* no instruction: every entry but the reference needs it, so that a mask can end there */
+    MXA_CPU_FAST_BF16 = 1 << 6, /* no instruction: vdpbf16ps multiplies faster than vfmadd231ps */
 };
 
 /*

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiled attention with AVX-512, its BF16 and VNNI. For each key tile, K and V are decoded and laid out once
+ * Tiled attention with AVX-512, VNNI and, where it is fast, BF16. For each key tile, K and V are decoded and laid out once
  * for the whole item; then blocks of query rows go through logits, softmax and P V while their data is in the
  * L1 cache (docs/kernels_cpu.md).
  */
@@ -30,7 +30,7 @@ static void place_copy(mxa_avx512_copy *c, int64_t rows, bool q_scaled, char *ba
 }
 
 /* Lay out the parts; returns their size. */
-static int64_t place(mxa_avx512_work *w, const mxa_plan *plan, char *base)
+static int64_t place(mxa_avx512_work *w, const mxa_plan *plan, bool bf16, char *base)
 {
     const int64_t f32 = sizeof(float), half = sizeof(uint16_t), rows = plan->item_rows;
     int64_t used = 0, dim = 0;
@@ -38,17 +38,17 @@ static int64_t place(mxa_avx512_work *w, const mxa_plan *plan, char *base)
         if (!plan->q[i].info)
             continue;
         bool q_scaled;
-        w->copy[i] = mxa_avx512_copy_of(plan, i, &q_scaled);
+        w->copy[i] = mxa_avx512_copy_of(plan, i, bf16, &q_scaled);
         place_copy(&w->copy[i], rows, q_scaled, base, &used);
         dim = mxa_max(dim, w->copy[i].dim);
     }
-    w->f16 = plan->pv == MXA_PV_F16;
+    w->bf16 = bf16 && plan->pv == MXA_PV_BF16;
     w->item.channels = mxa_avx512_groups(plan->problem.head_dim_v);
     w->raw = carve(base, &used, MXA_TILE * MXA_AVX512_STRIDE * f32);
     w->k = carve(base, &used, MXA_TILE * dim * f32);
     w->k_scale = carve(base, &used, MXA_TILE * (dim / MXA_MX_BLOCK) * f32);
     w->g_k = carve(base, &used, MXA_TILE * f32);
-    w->v = carve(base, &used, MXA_TILE * w->item.channels * (w->f16 ? f32 : half));
+    w->v = carve(base, &used, MXA_TILE * w->item.channels * (w->bf16 ? half : f32));
     w->logits = carve(base, &used, MXA_AVX512_BLOCK * MXA_TILE * f32);
     w->p = carve(base, &used, MXA_AVX512_BLOCK * MXA_TILE * half);
     w->sums = carve(base, &used, rows * MXA_AVX512_LANES * f32);
@@ -59,12 +59,6 @@ static int64_t place(mxa_avx512_work *w, const mxa_plan *plan, char *base)
     w->item.row = carve(base, &used, w->item.channels * f32);
     w->item.v_nonfinite = carve(base, &used, MXA_TILE);
     return used;
-}
-
-int64_t mxa_attention_avx512_scratch(const mxa_plan *plan)
-{
-    mxa_avx512_work w;
-    return mxa_max(place(&w, plan, NULL), mxa_attention_ref_scratch(plan));
 }
 
 const char *mxa_attention_avx512_refuses(const mxa_plan *plan)
@@ -128,14 +122,40 @@ static bool run(mxa_avx512_work *w, bool *stored)
     return mxa_item_end(&w->item, stored);
 }
 
-void mxa_attention_avx512(const mxa_attention_job *job, const mxa_attention_item *item, void *scratch)
+static int64_t scratch_bytes(const mxa_plan *plan, bool bf16)
+{
+    mxa_avx512_work w;
+    return mxa_max(place(&w, plan, bf16, NULL), mxa_attention_ref_scratch(plan));
+}
+
+static void attend(const mxa_attention_job *job, const mxa_attention_item *item, bool bf16, void *scratch)
 {
     mxa_avx512_work w = { .item = mxa_item_rows_of(job, item) };
-    place(&w, job->plan, scratch);
+    place(&w, job->plan, bf16, scratch);
     bool stored[MXA_ITEM_ROWS];
     if (!run(&w, stored)) {
         w.item.careful = true;
         run(&w, stored);
     }
     mxa_item_leave_to_reference(&w.item, stored, scratch);
+}
+
+int64_t mxa_attention_avx512_scratch(const mxa_plan *plan)
+{
+    return scratch_bytes(plan, false);
+}
+
+void mxa_attention_avx512(const mxa_attention_job *job, const mxa_attention_item *item, void *scratch)
+{
+    attend(job, item, false, scratch);
+}
+
+int64_t mxa_attention_avx512_bf16_scratch(const mxa_plan *plan)
+{
+    return scratch_bytes(plan, true);
+}
+
+void mxa_attention_avx512_bf16(const mxa_attention_job *job, const mxa_attention_item *item, void *scratch)
+{
+    attend(job, item, true, scratch);
 }

@@ -5,7 +5,13 @@
 #include "cpu/attention_cpu.h"
 
 mxa_attention_refuses_fn mxa_attention_avx512_refuses;
+
+/* Integers by VNNI, all else by fp32 FMA; P is not rounded. */
 mxa_attention_scratch_fn mxa_attention_avx512_scratch;
 mxa_attention_run_fn mxa_attention_avx512;
+
+/* The same with 16-bit products by vdpbf16ps, for processors where that is faster. */
+mxa_attention_scratch_fn mxa_attention_avx512_bf16_scratch;
+mxa_attention_run_fn mxa_attention_avx512_bf16;
 
 #endif

@@ -15,7 +15,7 @@ static bool fits_bf16(mxa_format format)
     return format != MXA_FORMAT_F16 && format != MXA_FORMAT_F32;
 }
 
-mxa_avx512_copy mxa_avx512_copy_of(const mxa_plan *plan, int copy, bool *q_scaled)
+mxa_avx512_copy mxa_avx512_copy_of(const mxa_plan *plan, int copy, bool bf16, bool *q_scaled)
 {
     const mxa_format q = plan->q[copy].info->format, k = plan->k[copy].info->format;
     const int64_t blocks = (plan->problem.head_dim + MXA_MX_BLOCK - 1) / MXA_MX_BLOCK;
@@ -28,7 +28,7 @@ mxa_avx512_copy mxa_avx512_copy_of(const mxa_plan *plan, int copy, bool *q_scale
         c.element = sizeof(int8_t);
         c.block = plain ? dim : MXA_MX_BLOCK;
         *q_scaled = q != MXA_FORMAT_INT8;
-    } else if (fits_bf16(q) && fits_bf16(k)) {
+    } else if (bf16 && fits_bf16(q) && fits_bf16(k)) {
         c.kind = MXA_AVX512_BF16;
         c.element = sizeof(uint16_t);
     } else {
@@ -63,6 +63,19 @@ static const uint16_t *bf16_row(const mxa_rows *rows, int64_t i)
     return op->x->dtype == MXA_DTYPE_BF16 ? mxa_row(op->x, rows->batch, rows->head, rows->first + i) : NULL;
 }
 
+/* A row as floats, then zeros up to whole groups. */
+static void load_floats(const mxa_rows *rows, int64_t i, float *out)
+{
+    const int64_t n = rows->operand->x->shape[3];
+    const uint16_t *const halves = bf16_row(rows, i);
+    if (halves) {
+        mxa_avx512_widen_row(halves, n, out);
+        return;
+    }
+    mxa_rows_load(rows, i, 1, out, MXA_AVX512_STRIDE);
+    memset(out + n, 0, (size_t)(mxa_avx512_groups(n) - n) * sizeof *out);
+}
+
 /* A row as bf16 numbers, then zeros. False if bf16 multiplication does not take them as they are. */
 static bool load_bf16(const mxa_rows *rows, int64_t i, uint16_t *out)
 {
@@ -71,8 +84,7 @@ static bool load_bf16(const mxa_rows *rows, int64_t i, uint16_t *out)
     if (halves)
         return mxa_avx512_copy_bf16(halves, n, out);
     float row[MXA_DIM_MAX];
-    mxa_rows_load(rows, i, 1, row, MXA_DIM_MAX);
-    memset(row + n, 0, (MXA_DIM_MAX - (size_t)n) * sizeof *row);
+    load_floats(rows, i, row);
     return mxa_avx512_cut_to_bf16(row, mxa_avx512_groups(n), out);
 }
 
@@ -83,9 +95,7 @@ static bool load_row(const mxa_avx512_copy *c, const mxa_rows *rows, int64_t i, 
         return load_codes(rows, i, out);
     if (c->kind == MXA_AVX512_BF16)
         return load_bf16(rows, i, out);
-    const int64_t n = rows->operand->x->shape[3];
-    mxa_rows_load(rows, i, 1, out, MXA_AVX512_STRIDE);
-    memset((float *)out + n, 0, (size_t)(c->dim - n) * sizeof(float));
+    load_floats(rows, i, out);
     return true;
 }
 
@@ -176,81 +186,40 @@ void mxa_avx512_load_k(mxa_avx512_work *w, const mxa_key_tile *t)
         mxa_avx512_pair_keys(raw + j * stride, stride, words, flip, (uint32_t *)w->k + j * words);
 }
 
-/* Up to 32 elements of a row of V from d on as bf16, then zeros. */
-static __m512i load_v_halves(const void *row, mxa_dtype type, int64_t d, int64_t dim_v)
-{
-    const __mmask32 whole = mxa_avx512_first_halves(dim_v - d);
-    if (type == MXA_DTYPE_BF16)
-        return _mm512_maskz_loadu_epi16(whole, (const uint16_t *)row + d);
-    const __mmask16 low = (__mmask16)whole, high = (__mmask16)(whole >> MXA_AVX512_LANES);
-    __m512 x, y;
-    if (type == MXA_DTYPE_F32) {
-        x = _mm512_maskz_loadu_ps(low, (const float *)row + d);
-        y = _mm512_maskz_loadu_ps(high, (const float *)row + d + MXA_AVX512_LANES);
-    } else {
-        const __m512i halves = _mm512_maskz_loadu_epi16(whole, (const uint16_t *)row + d);
-        x = _mm512_cvtph_ps(_mm512_castsi512_si256(halves));
-        y = _mm512_cvtph_ps(_mm512_extracti64x4_epi64(halves, 1));
-    }
-    return mxa_avx512_upper_halves(mxa_avx512_round_bf16(x), mxa_avx512_round_bf16(y));
-}
-
-/* Channels from d on of key j; zeros where no row sees it. The careful path takes Inf and NaN out. */
-static __m512i load_v_key(const mxa_avx512_work *w, const mxa_key_tile *t, int64_t j, int64_t d)
+/*
+ * 32 channels of V from d on for key j, in the P V type; zeros past the last and where no row sees the key. The
+ * careful path takes Inf and NaN out.
+ */
+static void load_channels(const mxa_avx512_work *w, const mxa_key_tile *t, int64_t j, int64_t d, __m512 c[2])
 {
     const mxa_item_rows *const item = &w->item;
     const mxa_tensor *const v = item->job->v;
+    c[0] = c[1] = _mm512_setzero_ps();
     if (j < t->begin || j >= t->end)
-        return _mm512_setzero_si512();
+        return;
     const void *const row = mxa_row(v, item->s->batch, item->h_kv, item->s->k_first + t->first + j);
-    const __m512i halves = load_v_halves(row, v->dtype, d, item->dim_v);
-    if (!item->careful)
-        return halves;
-    const __m512i inf = _mm512_set1_epi16(0x7F80), exponents = _mm512_and_si512(halves, inf);
-    const __mmask32 nonfinite = _mm512_cmpge_epi16_mask(exponents, inf);
-    item->v_nonfinite[j] |= nonfinite != 0;
-    return _mm512_maskz_mov_epi16(~nonfinite, halves);
+    const mxa_dtype type = item->job->plan->pv == MXA_PV_F16 ? MXA_DTYPE_F16 : MXA_DTYPE_BF16;
+    mxa_avx512_load_floats(row, v->dtype, d, mxa_avx512_first_halves(item->dim_v - d), c);
+    if (v->dtype != type)
+        mxa_avx512_round_to(type, c);
+    if (item->careful && mxa_avx512_drop_nonfinite(c))
+        item->v_nonfinite[j] = true;
 }
 
-static void load_v_bf16(mxa_avx512_work *w, const mxa_key_tile *t, int64_t first, int64_t end)
-{
-    for (int64_t c = 0; c < w->item.channels; c += MXA_AVX512_COLS)
-        for (int64_t j = first; j < end; j += 2)
-            mxa_avx512_pair_channels(load_v_key(w, t, j, c), load_v_key(w, t, j + 1, c),
-                                     (uint16_t *)w->v + c * MXA_TILE + j * MXA_AVX512_COLS);
-}
-
-/* V of one key in f16 as floats in item->row. The careful path takes Inf and NaN out. */
-static void load_v_row(mxa_avx512_work *w, const mxa_key_tile *t, int64_t j)
-{
-    const mxa_item_rows *const item = &w->item;
-    mxa_row_load_as(item->job->v, item->s->batch, item->h_kv, item->s->k_first + t->first + j, MXA_DTYPE_F16,
-                    item->row);
-    for (int64_t d = 0; d < item->dim_v && item->careful; d++)
-        if (!mxa_f32_is_finite(item->row[d])) {
-            item->row[d] = 0.0f;
-            item->v_nonfinite[j] = true;
-        }
-}
-
-static void load_v_f16(mxa_avx512_work *w, const mxa_key_tile *t, int64_t first, int64_t end)
-{
-    const size_t group_bytes = MXA_AVX512_COLS * sizeof(float);
-    for (int64_t j = first; j < end; j++) {
-        memset(w->item.row, 0, (size_t)w->item.channels * sizeof *w->item.row);
-        if (j >= t->begin && j < t->end)
-            load_v_row(w, t, j);
-        for (int64_t c = 0; c < w->item.channels; c += MXA_AVX512_COLS)
-            memcpy((float *)w->v + c * MXA_TILE + j * MXA_AVX512_COLS, w->item.row + c, group_bytes);
-    }
-}
-
+/* Whole groups of keys; those that no row sees are zero. */
 void mxa_avx512_load_v(mxa_avx512_work *w, const mxa_key_tile *t)
 {
     const int64_t first = t->begin / MXA_AVX512_COLS * MXA_AVX512_COLS, end = mxa_avx512_groups(t->end);
     memset(w->item.v_nonfinite, 0, MXA_TILE * sizeof *w->item.v_nonfinite);
-    if (w->f16)
-        load_v_f16(w, t, first, end);
-    else
-        load_v_bf16(w, t, first, end);
+    for (int64_t d = 0; d < w->item.channels; d += MXA_AVX512_COLS)
+        for (int64_t j = first; j < end; j += 2) {
+            const int64_t at = d * MXA_TILE + j * MXA_AVX512_COLS;
+            __m512 even[2], odd[2];
+            load_channels(w, t, j, d, even);
+            load_channels(w, t, j + 1, d, odd);
+            if (w->bf16)
+                mxa_avx512_pair_channels(even, odd, (uint16_t *)w->v + at);
+            else
+                mxa_avx512_store_channels(even, odd, (float *)w->v + at);
+        }
 }

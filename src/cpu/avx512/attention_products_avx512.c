@@ -109,10 +109,10 @@ MXA_AVX512_INLINE void multiply_channels(int rows, const mxa_avx512_work *w, con
     const int64_t n = b->end - b->begin, v = c * MXA_TILE + b->begin * MXA_AVX512_COLS;
     const int64_t p = r * MXA_TILE + b->begin, channels = w->item.channels;
     __m512 sums[MXA_AVX512_ROWS][2];
-    if (w->f16)
-        mxa_avx512_block_f32(rows, n, w->logits + p, MXA_TILE, (const float *)w->v + v, sums);
-    else
+    if (w->bf16)
         mxa_avx512_block_bf16(rows, n / 2, w->p + p, MXA_TILE, (const uint16_t *)w->v + v, sums);
+    else
+        mxa_avx512_block_f32(rows, n, w->logits + p, MXA_TILE, (const float *)w->v + v, sums);
     float *const o = w->item.o + (b->first + r) * channels + c;
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++) {

@@ -57,8 +57,8 @@ static __m512 mask_logits(float *s, const mxa_avx512_block *b, mxa_span seen)
     return largest;
 }
 
-/* Logits to weights, rounded to the P V type; adds the unrounded ones to the row's sums. */
-MXA_AVX512_INLINE void weigh(bool f16, float *s, const mxa_avx512_block *b, uint16_t *p, float *sums)
+/* Logits to weights: floats in place, or rounded to bf16; adds the unrounded ones to the row's sums. */
+MXA_AVX512_INLINE void weigh(bool bf16, float *s, const mxa_avx512_block *b, uint16_t *p, float *sums)
 {
     __m512 sum = _mm512_loadu_ps(sums), second = _mm512_setzero_ps();
     for (int64_t j = b->begin; j < b->end; j += MXA_AVX512_COLS) {
@@ -66,11 +66,11 @@ MXA_AVX512_INLINE void weigh(bool f16, float *s, const mxa_avx512_block *b, uint
         const __m512 y = mxa_avx512_exp2(_mm512_loadu_ps(s + j + MXA_AVX512_LANES));
         sum = _mm512_add_ps(sum, x);
         second = _mm512_add_ps(second, y);
-        if (f16) {
-            _mm512_storeu_ps(s + j, mxa_avx512_round_f16(x));
-            _mm512_storeu_ps(s + j + MXA_AVX512_LANES, mxa_avx512_round_f16(y));
-        } else {
+        if (bf16) {
             _mm512_storeu_si512(p + j, mxa_avx512_pack_bf16(x, y));
+        } else {
+            _mm512_storeu_ps(s + j, x);
+            _mm512_storeu_ps(s + j + MXA_AVX512_LANES, y);
         }
     }
     _mm512_storeu_ps(sums, _mm512_add_ps(sum, second));
@@ -116,7 +116,7 @@ static void softmax_row(mxa_avx512_work *w, const mxa_key_tile *t, mxa_avx512_bl
             raise_row(w, b, r, found);
     }
     float *const sums = w->sums + row * MXA_AVX512_LANES;
-    if (w->f16)
+    if (w->bf16)
         weigh(true, s, b, p, sums);
     else
         weigh(false, s, b, p, sums);

@@ -13,7 +13,7 @@ enum { MXA_AVX512_STRIDE = MXA_DIM_MAX };
 /*
  * How a copy's Q and K are multiplied. Integers where both formats have them: exact sums over the row of INT8
  * on both sides, or over blocks, which then meet the block's scales (INT8, MXINT8, MXFP4 doubled). Otherwise
- * bf16 where it holds the numbers of both formats, else fp32.
+ * bf16 where that is fast and holds the numbers of both formats, else fp32.
  */
 typedef enum mxa_avx512_kind {
     MXA_AVX512_INT8,
@@ -37,13 +37,13 @@ typedef struct mxa_avx512_copy {
 typedef struct mxa_avx512_work {
     mxa_item_rows item; /* a row's sum is that of its sink logit until the end */
     mxa_avx512_copy copy[MXA_COPIES];
-    bool f16;       /* P and V meet in f16, as floats; else in bf16 */
+    bool bf16;      /* P and V meet by vdpbf16ps, else as floats */
     void *raw;      /* [MXA_TILE][MXA_AVX512_STRIDE] keys as they are loaded */
     void *k;        /* [MXA_TILE / COLS][words][COLS], words of 32 bits; bytes have their offset */
     float *k_scale; /* [dim / block][MXA_TILE] of MX formats */
     float *g_k;     /* [MXA_TILE] */
     void *v; /* [channels / COLS][MXA_TILE / 2][COLS][2] bf16, or [channels / COLS][MXA_TILE][COLS] float */
-    float *logits; /* [MXA_AVX512_BLOCK][MXA_TILE]; in f16, then P in their place */
+    float *logits; /* [MXA_AVX512_BLOCK][MXA_TILE]; then, as floats, P in their place */
     uint16_t *p;   /* [MXA_AVX512_BLOCK][MXA_TILE] bf16 */
     float *sums;   /* [rows][MXA_AVX512_LANES] sums of P */
 } mxa_avx512_work;
@@ -63,8 +63,8 @@ static inline int64_t mxa_avx512_groups(int64_t n)
     return (n + MXA_AVX512_COLS - 1) / MXA_AVX512_COLS * MXA_AVX512_COLS;
 }
 
-/* How a pair of formats is multiplied: kind, sizes, and whether q_scale is wanted. */
-mxa_avx512_copy mxa_avx512_copy_of(const mxa_plan *plan, int copy, bool *q_scaled);
+/* How a pair of formats is multiplied, bf16 where allowed: kind, sizes, and whether q_scale is wanted. */
+mxa_avx512_copy mxa_avx512_copy_of(const mxa_plan *plan, int copy, bool bf16, bool *q_scaled);
 
 /* All rows of the item as a copy has them; the keys of a tile; their V. */
 void mxa_avx512_load_q(mxa_avx512_work *w, int copy);

@@ -3,7 +3,7 @@
 #ifndef MXA_CPU_AVX512_LAYOUT_AVX512_H
 #define MXA_CPU_AVX512_LAYOUT_AVX512_H
 
-#include <stdbool.h>
+#include <mxattn/mxattn.h>
 
 #include "cpu/avx512/products_avx512.h"
 
@@ -60,6 +60,17 @@ static inline bool mxa_avx512_copy_bf16(const uint16_t *x, int64_t n, uint16_t *
     return subnormal == 0;
 }
 
+/* n numbers of bf16 as floats, then zeros up to whole vectors of halves. */
+static inline void mxa_avx512_widen_row(const uint16_t *x, int64_t n, float *out)
+{
+    for (int64_t d = 0; d < n; d += MXA_AVX512_HALVES) {
+        const __m512i halves = _mm512_maskz_loadu_epi16(mxa_avx512_first_halves(n - d), x + d);
+        _mm512_storeu_ps(out + d, mxa_avx512_widen_bf16(_mm512_castsi512_si256(halves)));
+        _mm512_storeu_ps(out + d + MXA_AVX512_LANES,
+                         mxa_avx512_widen_bf16(_mm512_extracti64x4_epi64(halves, 1)));
+    }
+}
+
 /* The upper halves of 32 words. */
 static inline __m512i mxa_avx512_upper_halves(__m512i first, __m512i second)
 {
@@ -88,17 +99,6 @@ static inline bool mxa_avx512_cut_to_bf16(const float *x, int64_t n, uint16_t *o
         _mm512_storeu_si512(out + d, mxa_avx512_upper_halves(a, b));
     }
     return bad == 0;
-}
-
-/* As mxa_bf16_from_f32, in the upper half; NaN stays one. */
-static inline __m512i mxa_avx512_round_bf16(__m512 x)
-{
-    const __m512i bits = _mm512_castps_si512(x), mag = _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF));
-    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
-    const __m512i sum = _mm512_add_epi32(mag, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
-    const __mmask16 is_finite = _mm512_cmpgt_epi32_mask(_mm512_set1_epi32(0x7F800000), mag);
-    const __m512i capped = _mm512_min_epu32(sum, _mm512_set1_epi32(0x7F7FFFFF)); /* the largest number */
-    return _mm512_or_si512(_mm512_mask_mov_epi32(mag, is_finite, capped), _mm512_xor_si512(bits, mag));
 }
 
 /*
@@ -141,16 +141,83 @@ static inline void mxa_avx512_pair_keys(const char *x, int64_t stride, int64_t w
         }
 }
 
-/* 32 channels of two keys as pairs: [32][2]. */
-static inline void mxa_avx512_pair_channels(__m512i even, __m512i odd, uint16_t *out)
+/* Floats of the elements of a row from d on that whole has bits for, then zeros. */
+static inline void mxa_avx512_load_floats(const void *row, mxa_dtype type, int64_t d, __mmask32 whole,
+                                          __m512 c[2])
 {
-    const __m512i lanes = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-    /* Words (lane, lane + 32): element `lane` of even, then of odd. */
-    const __m512i low = _mm512_add_epi32(_mm512_mullo_epi32(lanes, _mm512_set1_epi32(0x10001)),
-                                         _mm512_set1_epi32(MXA_AVX512_HALVES << 16));
-    const __m512i high = _mm512_add_epi32(low, _mm512_set1_epi32(MXA_AVX512_LANES * 0x10001));
-    _mm512_storeu_si512(out, _mm512_permutex2var_epi16(even, low, odd));
-    _mm512_storeu_si512(out + MXA_AVX512_HALVES, _mm512_permutex2var_epi16(even, high, odd));
+    if (type == MXA_DTYPE_F32) {
+        const float *const at = (const float *)row + d;
+        c[0] = _mm512_maskz_loadu_ps((__mmask16)whole, at);
+        c[1] = _mm512_maskz_loadu_ps((__mmask16)(whole >> MXA_AVX512_LANES), at + MXA_AVX512_LANES);
+        return;
+    }
+    const __m512i halves = _mm512_maskz_loadu_epi16(whole, (const uint16_t *)row + d);
+    const __m256i low = _mm512_castsi512_si256(halves), high = _mm512_extracti64x4_epi64(halves, 1);
+    c[0] = type == MXA_DTYPE_F16 ? _mm512_cvtph_ps(low) : mxa_avx512_widen_bf16(low);
+    c[1] = type == MXA_DTYPE_F16 ? _mm512_cvtph_ps(high) : mxa_avx512_widen_bf16(high);
+}
+
+static inline __mmask16 mxa_avx512_finite(__m512 x)
+{
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(x), _mm512_set1_ps(0x1.fffffep127f), _CMP_LE_OQ);
+}
+
+/* As mxa_bf16_from_f32 for numbers. */
+static inline __m512 mxa_avx512_round_bf16(__m512 x)
+{
+    const __m512i bits = _mm512_castps_si512(x), mag = _mm512_castps_si512(_mm512_abs_ps(x));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(mag, 16), _mm512_set1_epi32(1));
+    const __m512i sum = _mm512_add_epi32(mag, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
+    const __m512i upper = _mm512_and_si512(sum, _mm512_set1_epi32((int32_t)0xFFFF0000));
+    const __m512i capped = _mm512_min_epu32(upper, _mm512_set1_epi32(0x7F7F0000)); /* the largest number */
+    return _mm512_castsi512_ps(_mm512_or_si512(capped, _mm512_xor_si512(bits, mag)));
+}
+
+/* As mxa_f16_from_f32 for numbers. */
+static inline __m512 mxa_avx512_round_f16(__m512 x)
+{
+    const __m512 largest = _mm512_set1_ps(65504.0f), lowest = _mm512_set1_ps(-65504.0f);
+    const __m512 capped = _mm512_max_ps(_mm512_min_ps(x, largest), lowest);
+    return _mm512_cvtph_ps(_mm512_cvtps_ph(capped, _MM_FROUND_TO_NEAREST_INT));
+}
+
+/* Rounded to bf16 or f16; Inf and NaN stay. */
+static inline void mxa_avx512_round_to(mxa_dtype type, __m512 c[2])
+{
+    for (int i = 0; i < 2; i++) {
+        const __m512 number =
+            type == MXA_DTYPE_F16 ? mxa_avx512_round_f16(c[i]) : mxa_avx512_round_bf16(c[i]);
+        c[i] = _mm512_mask_mov_ps(c[i], mxa_avx512_finite(c[i]), number);
+    }
+}
+
+/* Zeros in place of Inf and NaN. Returns whether there were any. */
+static inline bool mxa_avx512_drop_nonfinite(__m512 c[2])
+{
+    const __mmask16 low = mxa_avx512_finite(c[0]), high = mxa_avx512_finite(c[1]);
+    c[0] = _mm512_maskz_mov_ps(low, c[0]);
+    c[1] = _mm512_maskz_mov_ps(high, c[1]);
+    return (low & high) != UINT16_MAX;
+}
+
+/* 32 channels of two keys, one key after the other. */
+static inline void mxa_avx512_store_channels(const __m512 even[2], const __m512 odd[2], float *out)
+{
+    for (int i = 0; i < 2; i++) {
+        _mm512_storeu_ps(out + i * MXA_AVX512_LANES, even[i]);
+        _mm512_storeu_ps(out + MXA_AVX512_COLS + i * MXA_AVX512_LANES, odd[i]);
+    }
+}
+
+/* As pairs of bf16, which the floats hold: [32][2]. */
+static inline void mxa_avx512_pair_channels(const __m512 even[2], const __m512 odd[2], uint16_t *out)
+{
+    const __m512i upper = _mm512_set1_epi32((int32_t)0xFFFF0000);
+    for (int i = 0; i < 2; i++) {
+        const __m512i low = _mm512_srli_epi32(_mm512_castps_si512(even[i]), 16);
+        const __m512i high = _mm512_and_si512(_mm512_castps_si512(odd[i]), upper);
+        _mm512_storeu_si512(out + i * MXA_AVX512_HALVES, _mm512_or_si512(low, high));
+    }
 }
 
 #endif

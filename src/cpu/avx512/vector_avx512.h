@@ -104,9 +104,4 @@ static inline __m512 mxa_avx512_widen_bf16(__m256i x)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(x), 16));
 }
 
-static inline __m512 mxa_avx512_round_f16(__m512 x)
-{
-    return _mm512_cvtph_ps(_mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
-}
-
 #endif
