@@ -119,7 +119,8 @@ size_t mxa_cache_work_bytes(const mxa_cache *cache, int64_t heads, int64_t n, in
         length > MXA_POSITION_MAX)
         return 0;
     const mxa_kv_view view = mxa_cache_view(cache);
-    return mxa_kv_work_bytes(&view, cache->q, cache->opts.batch, heads, n, length, cache->opts.threads);
+    return mxa_kv_work_bytes(&view, cache->q, cache->opts.batch, heads, n, length, cache->opts.threads,
+                             mxa_kv_pick());
 }
 
 static mxa_status check_numbers(const mxa_cache_attend_args *a)
@@ -146,6 +147,9 @@ static mxa_status check_work(const mxa_cache *c, const mxa_cache_attend_args *a)
     for (int64_t b = 0; b < c->opts.batch; b++)
         longest = mxa_max(longest, c->sequences[b].length);
     const size_t needed = mxa_cache_work_bytes(c, a->q->shape[1], a->q->shape[2], longest);
+    if (needed == 0 && a->q->shape[2] > 0)
+        return mxa_fail(MXA_ERR_SHAPE, "q: the workspace of %lld queries does not fit 63 bits of bytes",
+                        (long long)a->q->shape[2]);
     if (needed > 0 && !a->work)
         return mxa_fail(MXA_ERR_ARG, "work: is NULL, %zu bytes are needed", needed);
     if ((uintptr_t)a->work % MXA_CACHE_ALIGNMENT != 0)
@@ -218,6 +222,6 @@ mxa_status mxa_cache_attend(const mxa_cache *cache, const mxa_cache_attend_args 
         .n = args->q->shape[2],
         .window_left = window(args),
     };
-    mxa_kv_attend(&job, cache->q, args->q, cache->opts.threads, NULL, args->work);
+    mxa_kv_attend(&job, cache->q, args->q, cache->opts.threads, mxa_kv_pick(), args->work);
     return MXA_OK;
 }

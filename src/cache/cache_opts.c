@@ -6,7 +6,7 @@
 #include "core/tensor.h"
 #include "format/format.h"
 
-enum { PAGE_STEP = 16, PAGE_MAX = 256, DEFAULT_PAGE = 64, DEFAULT_REWIND = 16 };
+enum { PAGE_STEP = 16, PAGE_MAX = 256, DEFAULT_PAGE = 64, DEFAULT_REWIND = 16, MAX_THREADS = 1024 };
 
 static const char *const default_recipe = "dma4";
 
@@ -28,15 +28,15 @@ static mxa_status check_numbers(const mxa_cache_opts *o)
     const int64_t sizes[4] = { o->batch, o->heads_kv, o->head_dim, o->head_dim_v };
     static const char *const names[4] = { "batch", "heads_kv", "head_dim", "head_dim_v" };
     for (int i = 0; i < 4; i++)
-        if (sizes[i] < 1)
-            return mxa_fail(MXA_ERR_SHAPE, "%s: %lld must be at least 1", names[i], (long long)sizes[i]);
+        if (sizes[i] < 1 || sizes[i] > INT32_MAX)
+            return mxa_fail(MXA_ERR_SHAPE, "%s: %lld is outside 1..2^31 - 1", names[i], (long long)sizes[i]);
     if (o->page_tokens < PAGE_STEP || o->page_tokens > PAGE_MAX || o->page_tokens % PAGE_STEP != 0)
         return mxa_fail(MXA_ERR_ARG, "page_tokens: %lld is not a multiple of %d from %d to %d",
                         (long long)o->page_tokens, PAGE_STEP, PAGE_STEP, PAGE_MAX);
     if (o->rewind < 0 || o->rewind > MXA_POSITION_MAX)
         return mxa_fail(MXA_ERR_ARG, "rewind: %lld is outside 0..2^58", (long long)o->rewind);
-    if (o->threads < 0)
-        return mxa_fail(MXA_ERR_ARG, "threads: %d is negative", o->threads);
+    if (o->threads < 0 || o->threads > MAX_THREADS)
+        return mxa_fail(MXA_ERR_ARG, "threads: %d is outside 0..%d", o->threads, MAX_THREADS);
     for (int kind = 0; kind < MXA_PAGE_KINDS; kind++) {
         if (o->pages[kind] < 0 || o->pages[kind] > INT32_MAX)
             return mxa_fail(MXA_ERR_ARG, "pages[%d]: %lld is outside 0..2^31 - 1", kind,

@@ -98,10 +98,10 @@ const mxa_kv_impl *mxa_kv_pick(void)
 }
 
 size_t mxa_kv_work_bytes(const mxa_kv_view *view, const mxa_copy_plan *q, int64_t batch, int64_t heads,
-                         int64_t n, int64_t length, int threads)
+                         int64_t n, int64_t length, int threads, const mxa_kv_impl *impl)
 {
     const mxa_kv_job job = { .view = view, .heads = heads, .n = n, .channels = channels_of(view) };
-    const layout l = plan_work(&job, q, batch, length, resolve_threads(threads), mxa_kv_pick());
+    const layout l = plan_work(&job, q, batch, length, resolve_threads(threads), impl);
     return l.fits ? (size_t)l.total : 0;
 }
 
@@ -357,7 +357,6 @@ void mxa_kv_attend(mxa_kv_job *job, const mxa_copy_plan *q_copies, const mxa_ten
                    const mxa_kv_impl *impl, void *work)
 {
     threads = resolve_threads(threads);
-    impl = impl ? impl : mxa_kv_pick();
     int64_t longest = 0;
     for (int64_t b = 0; b < q->shape[0]; b++)
         longest = mxa_max(longest, job->view->sequences[b].length);

@@ -98,9 +98,9 @@ mxa_tile_map mxa_kv_map(const mxa_recipe *recipe, int64_t length, int64_t count,
 
 /* 0 if they do not fit 63 bits. */
 size_t mxa_kv_work_bytes(const mxa_kv_view *view, const mxa_copy_plan *q, int64_t batch, int64_t heads,
-                         int64_t n, int64_t length, int threads);
+                         int64_t n, int64_t length, int threads, const mxa_kv_impl *impl);
 
-/* q_copies [MXA_COPIES]; job has all but the queries and the bias, which go to work. impl NULL: the first. */
+/* q_copies [MXA_COPIES]; job has all but the queries and the bias, which go to work. */
 void mxa_kv_attend(mxa_kv_job *job, const mxa_copy_plan *q_copies, const mxa_tensor *q, int threads,
                    const mxa_kv_impl *impl, void *work);
 

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static void (*const lists[])(void) = { check_prepare, check_quantize, check_decode, check_attention, check_cache,
-                                       check_attention_cuda };
+static void (*const lists[])(void) = { check_prepare,   check_quantize, check_decode,
+                                       check_attention, check_cache,    check_attention_cuda };
 
 static const char usage[] = "usage: mxa_check [--cpu=ref|portable|avx2|avx512|amx] [--seed N] [--rounds N]\n"
                             "                 [--filter PART_OF_OP/NAME/FORMAT] [--bench]\n";
