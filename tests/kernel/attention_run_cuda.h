@@ -16,8 +16,8 @@ bool cuda_entry_at(int i, mxa_attention_impl *impl);
 bool cuda_runs(const attention_problem *a, const mxa_attention_impl *impl);
 
 /*
- * As attention_run, on the device. An output of 16 bits is widened. Nothing around the outputs and the workspace
- * may be written.
+ * As attention_run, on the device. An output of 16 bits is widened. Nothing around the outputs and the
+ * workspace may be written.
  */
 attention_result cuda_run(const attention_problem *a, const mxa_attention_impl *impl);
 

@@ -2,8 +2,8 @@
 /*
  * Attention in float64: docs/numerics.md, section 8, on the operands as they are stored. V is rounded to the
  * P V type, P is not; recipe "exact" rounds nothing. A block takes one row after another and walks over tiles
- * of 128 keys, since a tile decides the precision: a thread computes the logit of one key, then two channels of
- * P V.
+ * of 128 keys, since a tile decides the precision: a thread computes the logit of one key, then two channels
+ * of P V.
  */
 #include "cuda/ref/attention_ref_cuda.h"
 

@@ -22,8 +22,8 @@ mxa_cuda_forms mxa_attention_ref_forms_cuda(const mxa_plan *plan);
 mxa_status mxa_attention_ref_cuda(const mxa_cuda_job *job, cudaStream_t stream);
 
 /*
- * Only the first *count rows of a list of at most capacity, both in device memory. The job's operands may have
- * any form but CODES of formats with block scales.
+ * Only the first *count rows of a list of at most capacity, both in device memory. The job's operands may
+ * have any form but CODES of formats with block scales.
  */
 mxa_status mxa_attention_ref_rows_cuda(const mxa_cuda_job *job, const mxa_cuda_row *rows, const int *count,
                                        int64_t capacity, cudaStream_t stream);
