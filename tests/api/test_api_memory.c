@@ -1,58 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/*
- * What happens when memory runs out: each allocation of a call fails in turn. The linker sends the library's
- * calls of malloc and its kin here (-Wl,--wrap), so this test links the static library.
- */
+/* What happens when memory runs out: each allocation of a call fails in turn. */
 #include "api_support.h"
+#include "failing_memory.h"
 
-#include <stdbool.h>
-#include <stdlib.h>
 #include <string.h>
-
-/* Counts down while a call of the library runs; the allocation that finds 0 fails. */
-static long allocations_left = -1;
-
-static bool refuses(void)
-{
-    return allocations_left >= 0 && allocations_left-- == 0;
-}
-
-void *__real_malloc(size_t bytes);
-void *__real_calloc(size_t count, size_t bytes);
-void *__real_realloc(void *old, size_t bytes);
-void *__real_aligned_alloc(size_t alignment, size_t bytes);
-int __real_posix_memalign(void **out, size_t alignment, size_t bytes);
-void *__wrap_malloc(size_t bytes);
-void *__wrap_calloc(size_t count, size_t bytes);
-void *__wrap_realloc(void *old, size_t bytes);
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes);
-int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes);
-
-void *__wrap_malloc(size_t bytes)
-{
-    return refuses() ? NULL : __real_malloc(bytes);
-}
-
-void *__wrap_calloc(size_t count, size_t bytes)
-{
-    return refuses() ? NULL : __real_calloc(count, bytes);
-}
-
-void *__wrap_realloc(void *old, size_t bytes)
-{
-    return refuses() ? NULL : __real_realloc(old, bytes);
-}
-
-void *__wrap_aligned_alloc(size_t alignment, size_t bytes)
-{
-    return refuses() ? NULL : __real_aligned_alloc(alignment, bytes);
-}
-
-int __wrap_posix_memalign(void **out, size_t alignment, size_t bytes)
-{
-    enum { OUT_OF_MEMORY = 12 };
-    return refuses() ? OUT_OF_MEMORY : __real_posix_memalign(out, alignment, bytes);
-}
 
 /* Calls that may allocate. Each fails cleanly for every allocation, until it needs no more and succeeds. */
 enum { MOST_ALLOCATIONS = 100 };
@@ -69,9 +20,9 @@ static void test_plan_create(void **state)
     for (; status != MXA_OK && failures < MOST_ALLOCATIONS; failures++) {
         mxa_plan *const before = api_bytes(1);
         mxa_plan *plan = before;
-        allocations_left = failures;
+        api_allocations_left = failures;
         status = mxa_plan_create(&p, NULL, &plan);
-        allocations_left = -1;
+        api_allocations_left = -1;
         if (status == MXA_OK) {
             mxa_plan_free(plan);
         } else {
@@ -89,9 +40,9 @@ static void check_quantize(const mxa_tensor *x, mxa_format format, const mxa_qua
     const api_packed packed = api_packed_new(format, opts, x->shape);
     mxa_status status = MXA_ERR_MEMORY;
     for (int failures = 0; status != MXA_OK && failures < MOST_ALLOCATIONS; failures++) {
-        allocations_left = failures;
+        api_allocations_left = failures;
         status = mxa_quantize(x, format, opts, &packed.data, NULL);
-        allocations_left = -1;
+        api_allocations_left = -1;
         if (status != MXA_OK) {
             assert_int_equal(status, MXA_ERR_MEMORY);
             api_packed_untouched(&packed);
@@ -101,9 +52,9 @@ static void check_quantize(const mxa_tensor *x, mxa_format format, const mxa_qua
     const mxa_tensor y = api_tensor(MXA_DTYPE_F32, x->shape[0], x->shape[1], x->shape[2], x->shape[3]);
     status = MXA_ERR_MEMORY;
     for (int failures = 0; status != MXA_OK && failures < MOST_ALLOCATIONS; failures++) {
-        allocations_left = failures;
+        api_allocations_left = failures;
         status = mxa_dequantize(&packed.data, format, opts, &y);
-        allocations_left = -1;
+        api_allocations_left = -1;
         if (status != MXA_OK) {
             assert_int_equal(status, MXA_ERR_MEMORY);
             api_untouched(y.data);
@@ -141,16 +92,16 @@ static void test_pair_and_steps(void **state)
     const api_packed high = api_packed_new(MXA_FORMAT_MXFP8_E4M3, NULL, x.shape);
     mxa_status status[4] = { MXA_ERR_MEMORY, MXA_ERR_MEMORY, MXA_ERR_MEMORY, MXA_ERR_MEMORY };
     for (int failures = 0; failures < MOST_ALLOCATIONS; failures++) {
-        allocations_left = failures;
+        api_allocations_left = failures;
         status[0] = mxa_channel_mean(&x, -1, mean);
-        allocations_left = failures;
+        api_allocations_left = failures;
         status[1] = mxa_subtract_mean(&x, mean, &out);
-        allocations_left = failures;
+        api_allocations_left = failures;
         status[2] = mxa_rotate(&x, &out);
-        allocations_left = failures;
+        api_allocations_left = failures;
         status[3] = mxa_quantize_pair(&x, MXA_FORMAT_INT8, NULL, &low.data, MXA_FORMAT_MXFP8_E4M3, NULL,
                                       &high.data, NULL);
-        allocations_left = -1;
+        api_allocations_left = -1;
         for (int i = 0; i < 4; i++)
             assert_true(status[i] == MXA_OK || status[i] == MXA_ERR_MEMORY);
         if (status[3] != MXA_OK)
@@ -179,11 +130,11 @@ static void test_no_allocation(void **state)
         args.work_bytes = mxa_plan_work_bytes(plan);
         args.work = api_bytes(args.work_bytes);
         const float *const lse[] = { call.lse };
-        allocations_left = 0;
+        api_allocations_left = 0;
         const mxa_status attended = mxa_attention(plan, &args);
         const mxa_status merged = mxa_merge(1, &call.out, lse, NULL, &call.out, call.lse);
-        const long left = allocations_left;
-        allocations_left = -1;
+        const long left = api_allocations_left;
+        api_allocations_left = -1;
         assert_int_equal(attended, MXA_OK);
         assert_int_equal(merged, MXA_OK);
         assert_int_equal(left, 0);
