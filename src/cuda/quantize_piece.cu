@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The quantiser for rows of 64, 128 or 256 channels: a block of threads for 128 rows, a thread for each piece
+ * of 32 channels. Everything happens in registers; a row's lanes meet in shuffles, the rows of a block in
+ * shared memory where they share a factor. quantize_hot.cu has the cases that decide the speed.
+ */
+#include "cuda/quantize_bias.cuh"
+#include "cuda/quantize_store.cuh"
+
+namespace mxa
+{
+
+namespace
+{
+
+template <int lanes>
+struct Block {
+    Span span; /* in shared memory, since it would take many registers */
+    Shared<lanes> shared;
+};
+
+template <int lanes>
+__device__ __forceinline__ void begin_block(const QuantParams &p, Block<lanes> &block)
+{
+    if (threadIdx.x == 0)
+        block.span = find_span(p.rows, blockIdx.x);
+    __syncthreads();
+}
+
+template <int lanes>
+__device__ __forceinline__ void load_piece(const QuantParams &p, const Span &s, Piece<lanes> &v)
+{
+    const mxa_tensor &t = p.rows.x;
+    const int64_t offset = row_offset(t, s, 0) + piece_offset(t, s, v.row, v.lane);
+    if (t.dtype == MXA_DTYPE_F32) {
+        load_floats(static_cast<const float *>(t.data) + offset, v.x);
+    } else {
+        const RawPiece raw = load_raw(static_cast<const uint16_t *>(t.data) + offset);
+        if (t.dtype == MXA_DTYPE_BF16)
+            widen<true>(raw, v.x);
+        else
+            widen<false>(raw, v.x);
+    }
+    if (p.sanitize)
+#pragma unroll
+        for (int i = 0; i < piece; i++)
+            v.x[i] = sanitized(v.x[i], t.dtype);
+}
+
+template <int lanes>
+__device__ __forceinline__ int code_plain(const QuantCopy &c, const Span &s, const Piece<lanes> &v)
+{
+    uint32_t w[piece / 2];
+    if (c.format == MXA_FORMAT_BF16)
+        round_halves<true>(v.x, v.amax, w);
+    else
+        round_halves<false>(v.x, v.amax, w);
+    store_piece(c, s, v, w);
+    return 0;
+}
+
+template <int lanes>
+__device__ __forceinline__ int code_as_codes(const QuantCopy &c, const Span &s, const Piece<lanes> &v,
+                                             float g)
+{
+    switch (c.format) {
+    case MXA_FORMAT_INT8: return code_elements<lanes, true>(c, s, v, g);
+    case MXA_FORMAT_FP8: return code_elements<lanes, false>(c, s, v, g);
+    case MXA_FORMAT_MXFP4: return code_mxfp4<lanes, true>(c, s, v);
+    case MXA_FORMAT_MXFP8_E4M3: return code_mxfp8<lanes, __NV_E4M3>(c, s, v);
+    case MXA_FORMAT_MXFP8_E5M2: return code_mxfp8<lanes, __NV_E5M2>(c, s, v);
+    case MXA_FORMAT_MXINT8: return code_mxint8(c, s, v);
+    case MXA_FORMAT_NVFP4: return code_nvfp4(c, s, v, g);
+    default: return code_plain(c, s, v);
+    }
+}
+
+template <int lanes>
+__device__ __forceinline__ void code_copy(const QuantParams &p, const QuantCopy &c, Block<lanes> &block,
+                                          const Piece<lanes> &v)
+{
+    const Span &s = block.span;
+    const float g = row_factor(c, p.rows.x, s, v, block.shared);
+    float factor = g;
+    int n_bad = 0;
+    if (c.form == MXA_CUDA_CODES)
+        n_bad = code_as_codes(c, s, v, g);
+    else if (c.form == MXA_CUDA_E5M2)
+        factor *= code_fold<lanes, __NV_E5M2>(c, s, v, block.shared);
+    else if (c.form == MXA_CUDA_E4M3)
+        factor *= code_fold<lanes, __NV_E4M3>(c, s, v, block.shared);
+    else if (c.is_mx)
+        code_mx_decoded(c, s, v);
+    else if (c.form == MXA_CUDA_BF16)
+        code_nvfp4_decoded<lanes, true>(c, s, v, g);
+    else
+        code_nvfp4_decoded<lanes, false>(c, s, v, g);
+    write_factor(c, s, v, factor);
+    report_nonfinite(c, s, v, n_bad);
+}
+
+template <int lanes>
+__global__ void __launch_bounds__(MXA_TILE *lanes, threads_per_sm / (MXA_TILE * lanes))
+    quantize_pieces(const __grid_constant__ QuantParams p)
+{
+    __shared__ Block<lanes> block;
+    begin_block(p, block);
+    const Span &s = block.span;
+    Piece<lanes> v;
+    place_piece(s, v);
+    const bool with_bias = p.bias.bias;
+#pragma unroll 1
+    for (int i = 0; i < max(p.n, int(with_bias)); i++) {
+        const QuantCopy &c = p.copies[i];
+        if (i == 0 || !p.same_steps) {
+            __syncthreads(); /* the last mean is read */
+            load_mean(c, s, block.shared);
+            if (i == 0 && with_bias)
+                load_bias_mean(p, s, block.shared);
+            load_piece(p, s, v);
+            __syncthreads();
+            if (i == 0 && with_bias)
+                block.shared.dot[threadIdx.x] = partial_dot(v, block.shared);
+            prepare_piece(c, block.shared, v);
+            if (i == 0 && with_bias)
+                store_bias(p, s, v, block.shared);
+        }
+        if (i < p.n)
+            code_copy(p, c, block, v);
+    }
+}
+
+/* What copy c is coded from, looked at only. */
+template <int lanes>
+__global__ void __launch_bounds__(MXA_TILE *lanes, threads_per_sm / (MXA_TILE * lanes))
+    scan_pieces(const __grid_constant__ QuantParams p, const QuantScan scan, int copy)
+{
+    __shared__ Block<lanes> block;
+    begin_block(p, block);
+    const Span &s = block.span;
+    const QuantCopy &c = p.copies[copy];
+    Piece<lanes> v;
+    place_piece(s, v);
+    load_mean(c, s, block.shared);
+    load_piece(p, s, v);
+    __syncthreads();
+    prepare_piece(c, block.shared, v);
+    if (scan.amax) {
+        const uint32_t amax = block_max(block.shared, largest_finite_bits(v.x, v.amax));
+        if (threadIdx.x == 0)
+            atomicMax(scan.amax + factor_index(c.level, s, 0), amax);
+    } else if (__syncthreads_or(v.amax >= MXA_F32_INF) && threadIdx.x == 0) {
+        atomicMin(scan.first_bad, unsigned(s.block));
+    }
+}
+
+constexpr int access_bytes = 16; /* of a load or store */
+
+bool aligned(const void *pointer, int64_t bytes)
+{
+    return (reinterpret_cast<uintptr_t>(pointer) | static_cast<uint64_t>(bytes)) % access_bytes == 0;
+}
+
+bool tensor_fits(const mxa_tensor &x)
+{
+    const int64_t element = x.dtype == MXA_DTYPE_F32 ? 4 : 2;
+    for (int i = 0; i < 3; i++)
+        if (x.shape[i] > 1 && !aligned(nullptr, x.stride[i] * element))
+            return false;
+    const int64_t dim = x.shape[3];
+    return aligned(x.data, 0) && (dim == 64 || dim == 128 || dim == 256);
+}
+
+bool copy_fits(const QuantCopy &c)
+{
+    constexpr int64_t most_row_bytes = 1 << 24; /* 128 rows within 32 bits */
+    if (c.axis != MXA_AXIS_HEAD || !aligned(c.codes, c.row_bytes) || c.row_bytes >= most_row_bytes)
+        return false;
+    if (c.is_mx)
+        return c.level == MXA_LEVEL_NONE && (c.form != MXA_CUDA_CODES || c.element_bits != 6);
+    if (c.format == MXA_FORMAT_NVFP4)
+        return !(c.nvfp4 & MXA_NVFP4_FOUR_OVER_SIX);
+    return c.form == MXA_CUDA_CODES && c.format != MXA_FORMAT_F32;
+}
+
+template <int lanes>
+void launch(const QuantParams &p, const QuantScan *scan, int copy, cudaStream_t stream)
+{
+    const unsigned blocks = unsigned(p.rows.n_blocks);
+    if (scan)
+        scan_pieces<lanes><<<blocks, MXA_TILE * lanes, 0, stream>>>(p, *scan, copy);
+    else
+        quantize_pieces<lanes><<<blocks, MXA_TILE * lanes, 0, stream>>>(p);
+}
+
+void launch_by_dim(const QuantParams &p, const QuantScan *scan, int copy, cudaStream_t stream)
+{
+    switch (p.rows.x.shape[3] / piece) {
+    case 2: launch<2>(p, scan, copy, stream); break;
+    case 4: launch<4>(p, scan, copy, stream); break;
+    default: launch<8>(p, scan, copy, stream); break;
+    }
+}
+
+} // namespace
+
+bool pieces_fit(const QuantParams &p)
+{
+    for (int i = 0; i < p.n; i++)
+        if (!copy_fits(p.copies[i]))
+            return false;
+    return tensor_fits(p.rows.x);
+}
+
+void quantize_by_pieces(const QuantParams &p, cudaStream_t stream)
+{
+    launch_by_dim(p, nullptr, 0, stream);
+}
+
+void scan_by_pieces(const QuantParams &p, const QuantScan &scan, int c, cudaStream_t stream)
+{
+    launch_by_dim(p, &scan, c, stream);
+}
+
+} // namespace mxa
