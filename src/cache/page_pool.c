@@ -1,19 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#define _DEFAULT_SOURCE /* madvise */
 #include "cache/page_pool.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
+#include "attn/tile_map.h"
 #include "core/status.h"
 
 enum { ALIGNMENT = 64, FIRST_CAPACITY = 16 };
 
-static void *new_pages(int64_t n, int64_t page_bytes)
+/* Pages of virtual memory that Linux maps as one: a sweep over packed bytes then misses its tables less. */
+#define HUGE_PAGE ((int64_t)2 << 20)
+#define SLAB_MAX  (32 * HUGE_PAGE) /* beyond what an append needs */
+
+/* Memory of n pages; the pool frees it. */
+static uint8_t *new_slab(mxa_page_pool *pool, int64_t n)
 {
     int64_t bytes;
-    if (__builtin_mul_overflow(n, page_bytes, &bytes) || bytes > PTRDIFF_MAX)
+    if (__builtin_mul_overflow(n, pool->page_bytes, &bytes) || bytes > PTRDIFF_MAX - HUGE_PAGE)
         return NULL;
-    return aligned_alloc(ALIGNMENT, (size_t)bytes); /* page_bytes is a multiple of the alignment */
+    void **const slabs = realloc(pool->slabs, (size_t)(pool->n_slabs + 1) * sizeof *slabs);
+    if (!slabs)
+        return NULL;
+    pool->slabs = slabs;
+    const int64_t alignment = bytes < HUGE_PAGE ? ALIGNMENT : HUGE_PAGE;
+    void *const slab = aligned_alloc((size_t)alignment, (size_t)((bytes + alignment - 1) & -alignment));
+    if (!slab)
+        return NULL;
+    if (alignment == HUGE_PAGE)
+        madvise(slab, (size_t)bytes, MADV_HUGEPAGE); /* advice: whether it is taken does not matter */
+    return slabs[pool->n_slabs++] = slab;
 }
 
 /* Room in the arrays for n pages. */
@@ -44,13 +62,21 @@ static void add_page(mxa_page_pool *pool, uint8_t *memory)
     pool->free[pool->n_free++] = (int32_t)pool->count++;
 }
 
+/* n pages more, all or none. */
+static bool grow_slab(mxa_page_pool *pool, int64_t n)
+{
+    uint8_t *const base = grow_arrays(pool, pool->count + n) ? new_slab(pool, n) : NULL;
+    for (int64_t i = 0; i < n && base; i++)
+        add_page(pool, base + i * pool->page_bytes);
+    return base != NULL;
+}
+
 mxa_status mxa_pool_create(mxa_page_pool *pool, int64_t page_bytes, int64_t fixed, void *memory)
 {
     *pool = (mxa_page_pool){ .page_bytes = page_bytes, .fixed = fixed > 0 };
     if (fixed == 0)
         return MXA_OK;
-    uint8_t *const base = memory ? memory : new_pages(fixed, page_bytes);
-    pool->own = memory ? NULL : base;
+    uint8_t *const base = memory ? memory : new_slab(pool, fixed);
     if (!base || !grow_arrays(pool, fixed)) {
         mxa_pool_free(pool);
         return mxa_fail(MXA_ERR_MEMORY, "pages: no memory for %lld pages of %lld bytes", (long long)fixed,
@@ -65,9 +91,9 @@ mxa_status mxa_pool_create(mxa_page_pool *pool, int64_t page_bytes, int64_t fixe
 
 void mxa_pool_free(mxa_page_pool *pool)
 {
-    for (int64_t i = 0; i < pool->count && !pool->fixed; i++)
-        free(pool->pages[i]);
-    free(pool->own);
+    for (int64_t i = 0; i < pool->n_slabs; i++)
+        free(pool->slabs[i]);
+    free(pool->slabs);
     free(pool->pages);
     free(pool->users);
     free(pool->free);
@@ -82,16 +108,11 @@ mxa_status mxa_pool_reserve(mxa_page_pool *pool, int64_t n)
     if (pool->fixed)
         return mxa_fail(MXA_ERR_MEMORY, "pages: %lld of the cache's %lld are free, %lld are needed",
                         (long long)pool->n_free, (long long)pool->count, (long long)n);
-    bool got = grow_arrays(pool, pool->count + missing);
-    while (got && pool->n_free < n) {
-        uint8_t *const memory = new_pages(1, pool->page_bytes);
-        got = memory != NULL;
-        if (got)
-            add_page(pool, memory);
-    }
-    return got ? MXA_OK
-               : mxa_fail(MXA_ERR_MEMORY, "pages: no memory for %lld pages of %lld bytes more",
-                          (long long)(n - pool->n_free), (long long)pool->page_bytes);
+    if (!grow_slab(pool, mxa_max(missing, mxa_min(pool->count, SLAB_MAX / pool->page_bytes))) &&
+        !grow_slab(pool, missing))
+        return mxa_fail(MXA_ERR_MEMORY, "pages: no memory for %lld pages of %lld bytes more",
+                        (long long)missing, (long long)pool->page_bytes);
+    return MXA_OK;
 }
 
 int32_t mxa_pool_take(mxa_page_pool *pool)

@@ -13,7 +13,8 @@ typedef struct mxa_page_pool {
     int32_t *users;          /* [count] sequences that name it */
     int32_t *free;           /* [n_free] numbers, the next one last */
     int64_t n_free;
-    void *own; /* memory of fixed pages that the pool allocated */
+    void **slabs; /* [n_slabs] memory of pages that the pool allocated, some pages each */
+    int64_t n_slabs;
 } mxa_page_pool;
 
 /*
@@ -22,7 +23,7 @@ typedef struct mxa_page_pool {
 mxa_status mxa_pool_create(mxa_page_pool *pool, int64_t page_bytes, int64_t fixed, void *memory);
 void mxa_pool_free(mxa_page_pool *pool);
 
-/* At least n pages are free then. MXA_ERR_MEMORY: some pages more may be free, nothing else changed. */
+/* At least n pages are free then. MXA_ERR_MEMORY: nothing changed. */
 mxa_status mxa_pool_reserve(mxa_page_pool *pool, int64_t n);
 
 /* A free page, filled with zeros, for one user; there is one. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver: quantise the queries, share units and segments over threads, merge, store. */
+/* The driver: share units and segments over threads, merge, store. */
 #include "cpu/kv_attend_cpu.h"
 
 #include <math.h>
@@ -7,87 +7,11 @@
 
 #include "attn/softmax.h"
 #include "core/tensor.h"
-#include "cpu/attention_cpu.h"
-#include "cpu/copy_row.h"
 #include "cpu/features.h"
+#include "cpu/kv_work.h"
 #include "cpu/row_items.h"
-#include "format/format.h"
+#include "cpu/steps_cpu.h"
 #include "format/mx.h"
-
-/* Up to this many queries of a sequence, segments are shared over threads. */
-enum { DECODE_QUERIES = 16, ALIGNMENT = 64 };
-
-/* Offsets in bytes. */
-typedef struct layout {
-    int64_t codes[MXA_COPIES], scales[MXA_COPIES], g[MXA_COPIES];
-    int64_t bias;
-    int64_t o, max, sum; /* of segments: [segments][rows][channels], [segments][rows] */
-    int64_t segments;
-    int64_t scratch, thread_bytes;
-    int64_t total;
-    bool fits;
-} layout;
-
-static int64_t take(layout *l, int64_t n, int64_t size)
-{
-    const int64_t at = l->total;
-    int64_t bytes;
-    l->fits = l->fits && mxa_mul(n, size, &bytes) && mxa_add(bytes, ALIGNMENT - 1, &bytes) &&
-              mxa_add(l->total, bytes & -(int64_t)ALIGNMENT, &l->total);
-    return at;
-}
-
-static int64_t segments_of(int64_t length)
-{
-    const int64_t keys = MXA_KV_SEGMENT_TILES * MXA_TILE;
-    return (length + keys - 1) / keys;
-}
-
-/* Rows of sums of one unit in a thread's scratch, twice: a segment's, and those so far. */
-static int64_t sums_bytes(int64_t channels)
-{
-    return MXA_KV_ROWS * (channels + 2) * (int64_t)sizeof(float);
-}
-
-static layout plan_work(const mxa_kv_job *job, const mxa_copy_plan *q, int64_t batch, int64_t length,
-                        int threads, const mxa_kv_impl *impl)
-{
-    const int64_t dim = job->view->layout->part[MXA_LOW][MXA_KV_K].copy.info
-                            ? job->view->layout->part[MXA_LOW][MXA_KV_K].dim
-                            : job->view->layout->part[MXA_HIGH][MXA_KV_K].dim;
-    layout l = { .fits = true };
-    int64_t rows = 0, cells = 0;
-    l.fits = mxa_mul(batch, job->heads, &rows) && mxa_mul(rows, job->n, &rows);
-    rows = l.fits ? rows : 0;
-    for (int c = 0; c < MXA_COPIES; c++) {
-        if (!q[c].info)
-            continue;
-        l.codes[c] = take(&l, rows, mxa_row_bytes(q[c].info, dim));
-        l.scales[c] = take(&l, rows, mxa_scale_cols(q[c].info, dim));
-        l.g[c] = take(&l, rows, sizeof(float));
-    }
-    l.bias = take(&l, rows, sizeof(float));
-    l.segments = job->n <= DECODE_QUERIES ? segments_of(length) : 1;
-    l.fits = l.fits && mxa_mul(rows, l.segments, &cells);
-    cells = l.fits && l.segments > 1 ? cells : 0;
-    l.o = take(&l, cells, job->channels * (int64_t)sizeof(float));
-    l.max = take(&l, cells, sizeof(float));
-    l.sum = take(&l, cells, sizeof(float));
-    l.thread_bytes = 2 * mxa_round_up(sums_bytes(job->channels), ALIGNMENT);
-    l.thread_bytes += impl->scratch_bytes ? mxa_round_up(impl->scratch_bytes(job), ALIGNMENT) : 0;
-    l.scratch = take(&l, threads, l.thread_bytes);
-    return l;
-}
-
-static int resolve_threads(int threads)
-{
-    return threads > 0 ? threads : omp_get_max_threads();
-}
-
-static int64_t channels_of(const mxa_kv_view *view)
-{
-    return mxa_round_up(view->layout->part[MXA_LOW][MXA_KV_V].dim, MXA_KV_CHANNELS);
-}
 
 const mxa_kv_impl *mxa_kv_pick(void)
 {
@@ -95,14 +19,6 @@ const mxa_kv_impl *mxa_kv_pick(void)
     while (!mxa_cpu_has(impl->needs))
         impl++;
     return impl;
-}
-
-size_t mxa_kv_work_bytes(const mxa_kv_view *view, const mxa_copy_plan *q, int64_t batch, int64_t heads,
-                         int64_t n, int64_t length, int threads, const mxa_kv_impl *impl)
-{
-    const mxa_kv_job job = { .view = view, .heads = heads, .n = n, .channels = channels_of(view) };
-    const layout l = plan_work(&job, q, batch, length, resolve_threads(threads), impl);
-    return l.fits ? (size_t)l.total : 0;
 }
 
 mxa_tile_map mxa_kv_map(const mxa_recipe *recipe, int64_t length, int64_t count, int64_t window_left)
@@ -116,53 +32,6 @@ mxa_tile_map mxa_kv_map(const mxa_recipe *recipe, int64_t length, int64_t count,
         .diag_window = mxa_min(recipe->diag_window, MXA_FAR),
         .sink_window = mxa_min(recipe->sink_window, MXA_FAR),
     };
-}
-
-/* Both copies of row r of the queries, and its bias. */
-static void prepare_row(const mxa_kv_job *job, const mxa_row_coder *coders, const mxa_tensor *q, int64_t b,
-                        int64_t h, int64_t i, float *bias)
-{
-    const int64_t dim = q->shape[3], r = (b * job->heads + h) * job->n + i;
-    float row[MXA_DIM_MAX];
-    mxa_row_load(q, b, h, i, row);
-    for (int c = 0; c < MXA_COPIES; c++) {
-        const mxa_kv_query *const to = &job->q[c];
-        if (to->copy->info)
-            mxa_copy_row(&coders[c], row, NULL, dim, to->codes + r * to->row_bytes,
-                         to->scale_cols ? to->scales + r * to->scale_cols : NULL, to->g ? to->g + r : NULL);
-    }
-    if (bias) {
-        const int64_t h_kv = h / (job->heads / job->view->layout->heads_kv);
-        const float *const mean = job->view->sequences[b].mean + h_kv * dim;
-        bias[r] = (float)((double)job->softmax_scale * mxa_dot(row, mean, dim));
-    }
-}
-
-static void prepare(mxa_kv_job *job, const mxa_copy_plan *copies, const mxa_tensor *q, const layout *l,
-                    char *work, int threads)
-{
-    const mxa_kv_layout *const kv = job->view->layout;
-    mxa_row_coder coders[MXA_COPIES] = { { 0 } };
-    bool smooth = false;
-    for (int c = 0; c < MXA_COPIES; c++) {
-        job->q[c] = (mxa_kv_query){ .copy = &copies[c] };
-        if (!copies[c].info)
-            continue;
-        coders[c] = mxa_row_coder_of(&copies[c]);
-        job->q[c].row_bytes = mxa_row_bytes(copies[c].info, q->shape[3]);
-        job->q[c].scale_cols = mxa_scale_cols(copies[c].info, q->shape[3]);
-        job->q[c].codes = (uint8_t *)work + l->codes[c];
-        job->q[c].scales = (uint8_t *)work + l->scales[c];
-        job->q[c].g = copies[c].level == MXA_LEVEL_TOKEN ? (float *)(void *)(work + l->g[c]) : NULL;
-        smooth = smooth || kv->part[c][MXA_KV_K].copy.smooth;
-    }
-    float *const bias = smooth ? (float *)(void *)(work + l->bias) : NULL;
-    job->bias = bias;
-    const int64_t heads = q->shape[0] * job->heads;
-#pragma omp parallel for num_threads(mxa_token_threads(threads, job->n > 1 ? heads : 1))
-    for (int64_t head = 0; head < heads; head++)
-        for (int64_t i = 0; i < mxa_kv_count(job, head / job->heads); i++)
-            prepare_row(job, coders, q, head / job->heads, head % job->heads, i, bias);
 }
 
 /* How units are numbered: heads of a key/value head in chunks, queries in blocks that end with their tile. */
@@ -270,10 +139,10 @@ static mxa_kv_sums sums_at(char *base, int64_t channels)
     return (mxa_kv_sums){ o, o + MXA_KV_ROWS * channels, o + MXA_KV_ROWS * (channels + 1) };
 }
 
-static thread_scratch scratch_of(const mxa_kv_job *job, const layout *l, char *work)
+static thread_scratch scratch_of(const mxa_kv_job *job, const mxa_kv_work *l, char *work)
 {
     char *const base = work + l->scratch + omp_get_thread_num() * l->thread_bytes;
-    const int64_t bytes = mxa_round_up(sums_bytes(job->channels), ALIGNMENT);
+    const int64_t bytes = mxa_kv_sums_bytes(job->channels);
     return (thread_scratch){ sums_at(base, job->channels), sums_at(base + bytes, job->channels),
                              base + 2 * bytes };
 }
@@ -285,7 +154,7 @@ static void attend_unit(const mxa_kv_job *job, const mxa_kv_impl *impl, const mx
     const int64_t rows = u->n_heads * u->n_queries, channels = job->channels;
     for (int64_t r = 0; r < rows; r++)
         begin_row(job, u->h + r / u->n_queries, t.total.o + r * channels, &t.total.max[r], &t.total.sum[r]);
-    for (int64_t segment = 0; segment < segments_of(u->map.kv_len); segment++) {
+    for (int64_t segment = 0; segment < mxa_kv_segments(u->map.kv_len); segment++) {
         const mxa_span tiles = segment_tiles(u, segment);
         if (tiles.first >= tiles.end)
             continue;
@@ -299,7 +168,7 @@ static void attend_unit(const mxa_kv_job *job, const mxa_kv_impl *impl, const mx
 }
 
 /* The sums of row number row in one segment. */
-static mxa_kv_sums cell(const mxa_kv_job *job, const layout *l, char *work, int64_t segment, int64_t row)
+static mxa_kv_sums cell(const mxa_kv_job *job, const mxa_kv_work *l, char *work, int64_t segment, int64_t row)
 {
     const int64_t rows = job->out->shape[0] * job->heads * job->n, at = segment * rows + row;
     return (mxa_kv_sums){ (float *)(void *)(work + l->o) + at * job->channels,
@@ -307,7 +176,7 @@ static mxa_kv_sums cell(const mxa_kv_job *job, const layout *l, char *work, int6
 }
 
 static void attend_segment(const mxa_kv_job *job, const mxa_kv_impl *impl, const mxa_kv_unit *u,
-                           int64_t segment, const layout *l, char *work)
+                           int64_t segment, const mxa_kv_work *l, char *work)
 {
     const thread_scratch t = scratch_of(job, l, work);
     const mxa_span tiles = segment_tiles(u, segment);
@@ -322,12 +191,12 @@ static void attend_segment(const mxa_kv_job *job, const mxa_kv_impl *impl, const
     }
 }
 
-static void merge_unit(const mxa_kv_job *job, const mxa_kv_unit *u, const layout *l, char *work)
+static void merge_unit(const mxa_kv_job *job, const mxa_kv_unit *u, const mxa_kv_work *l, char *work)
 {
     const thread_scratch t = scratch_of(job, l, work);
     for (int64_t r = 0; r < u->n_heads * u->n_queries; r++) {
         begin_row(job, u->h + r / u->n_queries, t.total.o, t.total.max, t.total.sum);
-        for (int64_t segment = 0; segment < segments_of(u->map.kv_len); segment++) {
+        for (int64_t segment = 0; segment < mxa_kv_segments(u->map.kv_len); segment++) {
             const mxa_kv_sums part = cell(job, l, work, segment, mxa_kv_row(job, u, r));
             merge_row(t.total.o, t.total.max, t.total.sum, part.o, *part.max, *part.sum, job->channels);
         }
@@ -356,13 +225,13 @@ static void attend_by_reference(const mxa_kv_job *job, const mxa_kv_unit *u)
 void mxa_kv_attend(mxa_kv_job *job, const mxa_copy_plan *q_copies, const mxa_tensor *q, int threads,
                    const mxa_kv_impl *impl, void *work)
 {
-    threads = resolve_threads(threads);
+    threads = mxa_kv_threads(threads);
     int64_t longest = 0;
     for (int64_t b = 0; b < q->shape[0]; b++)
         longest = mxa_max(longest, job->view->sequences[b].length);
-    job->channels = channels_of(job->view);
-    const layout l = plan_work(job, q_copies, q->shape[0], longest, threads, impl);
-    prepare(job, q_copies, q, &l, work, threads);
+    job->channels = mxa_kv_channels(job->view);
+    const mxa_kv_work l = mxa_kv_work_plan(job, q_copies, q->shape[0], longest, threads, impl);
+    mxa_kv_prepare(job, q_copies, q, &l, work, threads);
     const grid g = grid_of(job, q->shape[0]);
     const bool split = l.segments > 1 && impl->segment;
     const int64_t items = g.units * (split ? l.segments : 1);
@@ -373,7 +242,7 @@ void mxa_kv_attend(mxa_kv_job *job, const mxa_copy_plan *q_copies, const mxa_ten
             continue;
         if (!impl->segment)
             attend_by_reference(job, &u);
-        else if (split && item % l.segments < segments_of(u.map.kv_len))
+        else if (split && item % l.segments < mxa_kv_segments(u.map.kv_len))
             attend_segment(job, impl, &u, item % l.segments, &l, work);
         else if (!split)
             attend_unit(job, impl, &u, scratch_of(job, &l, work));

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A cache when memory runs out: each allocation of a call fails in turn, and the cache is as it was. Attention
- * to it allocates nothing. And page memory whose offsets do not fit 32 bits.
+ * A cache when memory runs out: each allocation of a call fails in turn, and the cache is as it was.
+ * Attention to it allocates nothing. And page memory whose offsets do not fit 32 bits.
  */
 #define _GNU_SOURCE
 #include "cache_call.h"

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention to a KV cache: every entry against the float64 reference, within a bound computed from the decoded
- * rows; and what holds to the bit: threads, other queries, and what lies in the unused rows of pages.
+ * Attention to a KV cache: every entry against the float64 reference, within a bound computed from the
+ * decoded rows; and what holds to the bit: threads, other queries, and what lies in the unused rows of
+ * pages.
  */
 #include "check_lists.h"
 
@@ -179,8 +180,8 @@ static double logit_size(const result *r, const mxa_kv_sequence *s, int copy, in
 }
 
 /*
- * docs/numerics.md, section 12. Largest values over the visible keys stand for the weighted sums, so that this
- * is no tighter than it: tests/python has the tight one.
+ * docs/numerics.md, section 12. Largest values over the visible keys stand for the weighted sums, so that
+ * this is no tighter than it: tests/python has the tight one.
  */
 static void check_row(const result *want, const result *got, int64_t b, int64_t h, int64_t i, int64_t count)
 {

@@ -123,7 +123,8 @@ MXA_AVX2_INLINE void multiply_e2m1(int rows, const mxa_kv_work_avx2 *w, const mx
     for (int64_t b = 0; b < blocks; b++) {
         words_avx2 sums[E2M1_ROWS][2];
         if (row == 0)
-            mxa_kv_prefetch(w->next_k, w->next_bytes * b / blocks, w->next_bytes * (b + 1) / blocks);
+            mxa_kv_prefetch(w->next_k + b * (MXA_AVX2_COLS * MXA_MX_BLOCK / 2),
+                            MXA_AVX2_COLS * MXA_MX_BLOCK / 2);
 #pragma GCC unroll 4
         for (int r = 0; r < rows; r++)
             sums[r][0] = sums[r][1] = (words_avx2)_mm256_set1_epi32(q->starts[(row + r) * blocks + b]);
@@ -200,7 +201,7 @@ static void dots_rows(mxa_kv_work_avx2 *w, int64_t j)
     for (int64_t row = 0; row < w->rows; row += MXA_AVX2_ROWS) {
         float *const to = logits + row * MXA_TILE;
         if (row == 0)
-            mxa_kv_prefetch(w->next_k, 0, w->next_bytes);
+            mxa_kv_prefetch(w->next_k, w->next_bytes);
         switch (w->rows - row) {
         case 1: multiply_rows(1, w, q, row, to); break;
         case 2: multiply_rows(2, w, q, row, to); break;

@@ -37,7 +37,7 @@ typedef struct mxa_kv_work_avx2 {
     void *k;        /* 16 keys side by side */
     float *k_scale; /* [dim / 32][16] */
 
-    const uint8_t *next_k; /* these 16 keys' place in the next tile, or NULL; bytes of so many rows */
+    const uint8_t *next_k; /* these 16 keys' place in the next tile; bytes of so many rows */
     int64_t next_bytes;
 } mxa_kv_work_avx2;
 
@@ -54,24 +54,24 @@ static inline mxa_kv_rows mxa_kv_group(const mxa_kv_work_avx2 *w, int copy, int 
                           w->first + j + MXA_AVX2_COLS);
 }
 
-/* The codes of the group that stands at the same place in the next tile; NULL if there is none. */
+/* The codes of the group that stands at the same place in the next tile; if there is none, of this tile. */
 static inline const uint8_t *mxa_kv_next_group(const mxa_kv_work_avx2 *w, int copy, int operand, int64_t j)
 {
     const mxa_kv_sequence *const s = &w->job->view->sequences[w->unit->b];
     const int64_t token = w->first + MXA_TILE + j;
     const bool there = token < s->length && s->table[copy][token / w->job->view->layout->page_tokens] >= 0;
-    return there ? mxa_kv_group(w, copy, operand, MXA_TILE + j).codes : NULL;
+    return mxa_kv_group(w, copy, operand, there ? MXA_TILE + j : j).codes;
 }
 
 /*
- * Bytes [first, end) towards the L2 cache. Pages end after a few kilobytes, and with them what the processor
- * foresees; asked for all at once, they would fill its buffers for misses and halt it. Inlined by force:
- * GCC 12 takes a function that only prefetches for one without effect, and drops its calls.
+ * n bytes towards the L2 cache. Pages end after a few kilobytes, and with them what the processor foresees;
+ * asked for all at once, they would fill its buffers for misses and halt it. Inlined by force: GCC 12 takes a
+ * function that only prefetches for one without effect, and drops its calls.
  */
-MXA_AVX2_INLINE void mxa_kv_prefetch(const uint8_t *at, int64_t first, int64_t end)
+MXA_AVX2_INLINE void mxa_kv_prefetch(const uint8_t *at, int64_t n)
 {
     enum { LINE = 64 };
-    for (int64_t i = first & -(int64_t)LINE; at && i < end; i += LINE)
+    for (int64_t i = 0; i < n; i += LINE)
         _mm_prefetch((const char *)at + i, _MM_HINT_T1);
 }
 

@@ -16,7 +16,7 @@ typedef struct values {
     bool blocks;                                   /* g_v has a row for each 32 channels */
     const void *group[MXA_TILE / MXA_AVX2_COLS];   /* of 16 keys */
     const uint8_t *next[MXA_TILE / MXA_AVX2_COLS]; /* the same of the next tile */
-    int64_t next_bytes;                            /* of 16 rows there */
+    int64_t slice;                                 /* bytes of 16 rows there for each 16 channels here */
     int64_t stride;                                /* elements of a row */
 } values;
 
@@ -28,6 +28,7 @@ static bool has_nan(const mxa_kv_work_avx2 *w, const mxa_kv_rows *rows, int64_t 
     const uint8_t *const codes = rows->codes + first * rows->part->row_bytes;
     const __m256i nan = _mm256_set1_epi8((char)MXA_INT8_NAN);
     __m256i least = _mm256_set1_epi8(0);
+#pragma GCC unroll 4
     for (int64_t i = 0; i < whole; i += 32)
         least = _mm256_min_epi8(least, _mm256_loadu_si256((const void *)(codes + i)));
     return _mm256_movemask_epi8(_mm256_cmpeq_epi8(least, nan)) != 0 ||
@@ -79,7 +80,7 @@ static bool load_groups(mxa_kv_work_avx2 *w, values *v)
         const mxa_format_info *const info = rows.part->copy.info;
         v->group[j / MXA_AVX2_COLS] = rows.codes;
         v->next[j / MXA_AVX2_COLS] = mxa_kv_next_group(w, w->v_copy, MXA_KV_V, j);
-        v->next_bytes = MXA_AVX2_COLS * rows.part->row_bytes;
+        v->slice = MXA_AVX2_COLS * MXA_AVX2_COLS * rows.part->row_bytes / channels;
         if (!v->blocks)
             mxa_kv_factors(rows.g, w->g_v + j);
         if (v->kind == FLOATS) {
@@ -144,8 +145,8 @@ MXA_AVX2_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w, 
         const char *key = v->group[j / MXA_AVX2_COLS];
         const float *weight = p + j;
         if (row == 0)
-            mxa_kv_prefetch(v->next[j / MXA_AVX2_COLS], v->next_bytes * c / channels,
-                            v->next_bytes * (c + MXA_AVX2_COLS) / channels);
+            mxa_kv_prefetch(v->next[j / MXA_AVX2_COLS] + c / MXA_AVX2_COLS * v->slice, v->slice);
+#pragma GCC unroll 2
         for (int i = 0; i < MXA_AVX2_COLS; i++, key += row_bytes, weight++) {
             const __m256 v0 = widen(kind, key, c), v1 = widen(kind, key, c + MXA_AVX2_LANES);
 #pragma GCC unroll 6
