@@ -16,8 +16,8 @@ namespace
 enum class Code { none, int8, fp8, mxfp4, mxfp8, mxfp4_e5m2 };
 
 constexpr int small_block = 128; /* threads */
-constexpr int small_blocks_per_sm =
-    6;                               /* leaves 80 registers to each thread: the next piece is in 16 of them */
+/* Leaves 80 registers to each thread: the next piece is in 16 of them. */
+constexpr int small_blocks_per_sm = 6;
 constexpr int enough_waves = 2;      /* of blocks, before they are made smaller */
 constexpr int64_t most_grid = 65535; /* of a grid's second and third side */
 

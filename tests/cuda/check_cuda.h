@@ -3,6 +3,10 @@
 #ifndef CHECK_CUDA_H
 #define CHECK_CUDA_H
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 #include "check.h"
 #include "cuda/quantize_cuda.h"
 
@@ -40,5 +44,10 @@ void *work_for(const mxa_cuda_rows *rows, mxa_nonfinite policy, int n, const mxa
 
 void check_quantize_cuda(void);
 void check_forms_cuda(void);
+void check_divisor_cuda(void);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -9,7 +9,7 @@
 
 enum { SKIPPED = 77 };
 
-static void (*const lists[])(void) = { check_quantize_cuda, check_forms_cuda };
+static void (*const lists[])(void) = { check_divisor_cuda, check_quantize_cuda, check_forms_cuda };
 
 static void parse(int argc, char **argv)
 {
