@@ -28,6 +28,11 @@ def best_peaks(*runs):
     return best
 
 
+def level_of(entry):
+    """avx512 for the entry avx512_bf16."""
+    return entry.split("_")[0]
+
+
 def mixed_peak(peaks, level, recipe):
     """GFLOP/s if Q K and P V took turns at their peaks; None for levels that mxattn_peak does not have."""
     found = {(p["level"], p["use"]): p["gops"] for p in peaks["peaks"] if p["gops"]}
@@ -51,7 +56,7 @@ def finish(results):
         row["gflops"] = 2e-6 * row["flops_of_a_product"] / row["time_ms"]
         row["share_of_peak"] = None
         if row["contender"] == "mxattn":
-            peak = mixed_peak(results["peaks"], row["entry"], row["variant"])
+            peak = mixed_peak(results["peaks"], level_of(row["entry"]), row["variant"])
             row["share_of_peak"] = peak and row["gflops"] / peak
     for geometry, length in shapes(results):
         rows = rows_of(results, geometry, length)

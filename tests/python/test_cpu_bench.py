@@ -60,4 +60,6 @@ def test_mixed_peak():
     assert cpu_report.mixed_peak(peaks, "avx2", "dma8") == pytest.approx(240)
     assert cpu_report.mixed_peak(peaks, "avx2", "bf16") == pytest.approx(200)
     assert cpu_report.mixed_peak(peaks, "amx", "dma8") == pytest.approx(8000 / 3)
+    assert cpu_report.mixed_peak(peaks, cpu_report.level_of("avx2"), "dma4") == pytest.approx(240)
     assert cpu_report.mixed_peak(peaks, "portable", "dma8") is None
+    assert cpu_report.level_of("avx512_bf16") == "avx512"
