@@ -56,13 +56,25 @@ mxa_cuda_kernels(mxattn_cuda_common "80;90-real"
   src/cuda/mean_cuda.cu
   src/cuda/quantize_any.cu
   src/cuda/quantize_cuda.cu
+  src/cuda/quantize_hot.cu
   src/cuda/quantize_piece.cu
   src/cuda/ref/attention_ref_cuda.cu
 )
+# Hopper's own instructions, which run nowhere else. A kernel that spills is an error.
+mxa_cuda_kernels(mxattn_cuda_sm90 "90a-real"
+  src/cuda/sm90/attention_sm90.cu
+  src/cuda/sm90/prefill_dim64_sm90.cu
+  src/cuda/sm90/prefill_dim128_sm90.cu
+  src/cuda/sm90/prefill_dim192_sm90.cu
+  src/cuda/sm90/prefill_dim256_sm90.cu
+  src/cuda/sm90/prefill_launch_sm90.cu
+)
+target_compile_options(mxattn_cuda_sm90 PRIVATE -Xptxas=-v)
+set_target_properties(mxattn_cuda_sm90 PROPERTIES CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/ptxas_check.sh)
 # The bytes of quantisers are specified: every product and sum is rounded for itself.
 set_source_files_properties(
   src/cuda/dequantize_cuda.cu src/cuda/mean_cuda.cu src/cuda/quantize_any.cu src/cuda/quantize_cuda.cu
-  src/cuda/quantize_piece.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+  src/cuda/quantize_hot.cu src/cuda/quantize_piece.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
 add_library(mxattn_cuda MODULE
   src/cuda/attention_call_cuda.c
   src/cuda/attention_layout_cuda.c
@@ -71,6 +83,7 @@ add_library(mxattn_cuda MODULE
   src/cuda/device_cuda.c
   src/cuda/impls_cuda.c
   $<TARGET_OBJECTS:mxattn_cuda_common>
+  $<TARGET_OBJECTS:mxattn_cuda_sm90>
 )
 target_include_directories(mxattn_cuda PRIVATE ${MXA_CUDA_INCLUDES})
 target_include_directories(mxattn_cuda SYSTEM PRIVATE ${MXA_CUDART_INCLUDE})

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A consumer group: 64 queries of the item, walking over its key tiles. Each step runs
- *     issue Q K of tile n | issue P V of tile n + 1 | softmax of tile n while P V runs | pack P
+ * A consumer group: 64 queries of the item, walking over its steps of keys. Each step runs
+ *     issue Q K of step n | issue P V of step n - 1 | softmax of step n while P V runs | pack P
  * and the last P V of an item runs behind the first softmax of the next one.
  */
 #ifndef MXA_CUDA_PREFILL_CONSUMER_SM90_CUH
 #define MXA_CUDA_PREFILL_CONSUMER_SM90_CUH
 
+#include "cuda/sm90/prefill_output_sm90.cuh"
 #include "cuda/sm90/prefill_smem_sm90.cuh"
-#include "cuda/sm90/prefill_softmax_sm90.cuh"
 
 namespace mxa
 {
@@ -20,7 +20,7 @@ __device__ __forceinline__ uint32_t uniform(uint32_t x)
 }
 
 template <class T>
-struct Consumer : RowBlock<T> {
+struct Consumer : RowOutput<T> {
     using RowBlock<T>::scores;
     using RowBlock<T>::prob;
     using RowBlock<T>::out;
@@ -29,12 +29,13 @@ struct Consumer : RowBlock<T> {
     PrefillSmem<T> &smem;
     ItemRing item_ring;
     Ring k_ring, v_ring;                      /* of the next to use */
+    Ring factor_ring;                         /* of the step in hand, or the next low one */
     uint32_t q_parity[2] = { 0, 0 };          /* of q_low, q_high */
     uint32_t k_next, v_next;                  /* descriptors of the next slots, */
     bool k_ready, v_ready;                    /* and whether they are full: found out a step ahead */
     uint32_t q_high, q_low, k_slots, v_slots; /* descriptors, lower halves */
     int group;
-    PrefillItem it;
+    PrefillSteps steps; /* of the item in hand; the rest of it is read where it is used */
     int mask_above, mask_below;
     bool fresh = true; /* nothing is in out yet */
     /*
@@ -44,37 +45,46 @@ struct Consumer : RowBlock<T> {
     bool pv_pending = false;
 
     __device__ Consumer(const PrefillParams &params, PrefillSmem<T> &shared)
-        : RowBlock<T>(params), smem(shared)
+        : RowOutput<T>(params), smem(shared)
     {
         const int thread = threadIdx.x - 128, warp = uniform(thread % 128 / 32);
         group = uniform(thread / 128);
         lane = thread % 32;
         this->first_row = group * rows + warp * 16 + lane / 4;
         /* Panels of Q and K are walked by their addresses; those of V are this far apart. */
-        q_high = uniform(swizzled_descriptor(smem_address(smem.q_high[group]), 16));
-        q_low = uniform(swizzled_descriptor(smem_address(smem.q_low[group]), 16));
+        q_high = uniform(swizzled_descriptor(smem_address(smem.q_high[group][0]), 16));
+        q_low = uniform(swizzled_descriptor(smem_address(smem.q_low[group][0]), 16));
         k_slots = uniform(swizzled_descriptor(smem_address(smem.k), 16));
         v_slots = uniform(swizzled_descriptor(smem_address(smem.v), T::panel_bytes));
     }
 
-    __device__ __forceinline__ void take_item()
+    __device__ __forceinline__ const PrefillItem &item() const
+    {
+        return smem.item[item_ring.slot()];
+    }
+
+    /* False: there is no more work. */
+    __device__ __forceinline__ bool take_item()
     {
         barrier_wait(smem_address(&smem.item_full[item_ring.slot()]), item_ring.parity());
-        it = smem.item[item_ring.slot()];
-        it.b = uniform(it.b);
-        it.q_tile = uniform(it.q_tile);
-        mask_above = uniform(smem.item[item_ring.slot()].mask_above[group]);
-        mask_below = uniform(smem.item[item_ring.slot()].mask_below[group]);
+        if (item().batch < 0)
+            return false;
+        mask_above = uniform(item().mask_above[group]);
+        mask_below = uniform(item().mask_below[group]);
 #pragma unroll
         for (int run = 0; run < 4; run++) {
-            it.end[run] = uniform(it.end[run]);
-            it.base[run] = uniform(it.base[run]);
+            steps.end[run] = uniform(item().end[run]);
+            steps.base[run] = uniform(item().base[run]);
         }
+        this->load_factors(item());
+        return true;
+    }
+
+    __device__ __forceinline__ void release_item()
+    {
         if (lane == 0)
             barrier_arrive(smem_address(&smem.item_empty[item_ring.slot()]));
         item_ring.count++;
-        if (it.b >= 0)
-            this->load_factors(it);
     }
 
     __device__ __forceinline__ void look_ahead()
@@ -82,43 +92,43 @@ struct Consumer : RowBlock<T> {
         k_ready = barrier_look(smem_address(&smem.k_full[k_ring.slot]), k_ring.parity);
         v_ready = barrier_look(smem_address(&smem.v_full[v_ring.slot]), v_ring.parity);
         k_next = uniform(k_slots + k_ring.slot * (T::panel_bytes >> 4));
-        v_next = uniform(v_slots + v_ring.slot * (T::panels * T::panel_bytes >> 4));
+        v_next = uniform(v_slots + v_ring.slot * (T::v_slot_bytes >> 4));
     }
 
     /* ------------------------------------------------------------ products */
 
-    __device__ __forceinline__ void issue_qk_high()
+    /* The first panel's K has been looked at; the others are waited for. */
+    template <bool high>
+    __device__ __forceinline__ void issue_qk()
     {
+        constexpr int panels = high ? T::high_panels : T::low_panels;
+        constexpr int channels = high ? panel_channels : T::low_channels;
+        constexpr int products = swizzle_bytes / product_bytes; /* of a panel */
+        constexpr Product product = high ? T::high_product : T::low_product;
+        if (!k_ready)
+            barrier_wait(smem_address(&smem.k_full[k_ring.slot]), k_ring.parity);
+        if constexpr (T::low_is_int && !high && !T::int_start_early) {
+#pragma unroll
+            for (int i = 0; i < T::keys / 2; i++)
+                scores[i] = constant_here<int_bias_bits>();
+        }
         Ring ring = k_ring;
         uint32_t b = k_next;
 #pragma unroll
-        for (int panel = 0; panel < T::panels; panel++) {
+        for (int panel = 0; panel < panels; panel++) {
             if (panel > 0) {
                 ring.next<T::k_slots>();
                 barrier_wait(smem_address(&smem.k_full[ring.slot]), ring.parity);
                 b = uniform(k_slots + ring.slot * (T::panel_bytes >> 4));
             }
-            const uint32_t a = q_high + panel * (rows * swizzle_bytes >> 4);
+            const uint32_t a = (high ? q_high : q_low) + panel * (q_panel_bytes >> 4);
             if (panel == 0)
                 wgmma_fence();
 #pragma unroll
-            for (int i = 0; i < 4; i++)
-                T::qk_high(scores, a + 2 * i, b + 2 * i, panel + i > 0);
-        }
-    }
-
-    template <bool high>
-    __device__ __forceinline__ void issue_qk()
-    {
-        if (!k_ready)
-            barrier_wait(smem_address(&smem.k_full[k_ring.slot]), k_ring.parity);
-        if constexpr (high) {
-            issue_qk_high();
-        } else {
-            wgmma_fence();
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                T::qk_low(scores, q_low + 2 * i, k_next + 2 * i, T::low_is_int || i > 0);
+            for (int i = 0; i < products; i++)
+                if (panel * channels + i * (channels / products) < T::dim)
+                    wgmma_qk<product>(scores, a + 2 * i, b + 2 * i,
+                                      (T::low_is_int && !high) || panel + i > 0);
         }
         wgmma_commit();
     }
@@ -130,23 +140,32 @@ struct Consumer : RowBlock<T> {
             barrier_wait(smem_address(&smem.v_full[v_ring.slot]), v_ring.parity);
         wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
+        for (int i = 0; i < T::keys / 16; i++) {
             const uint32_t a[4] = { prob[4 * i], prob[4 * i + 1], prob[4 * i + 2], prob[4 * i + 3] };
-            T::pv(out, a, v_next + i * (16 * swizzle_bytes >> 4), !start || i > 0);
+            wgmma_pv<T::pv == Half::f16>(out, a, v_next + i * (16 * swizzle_bytes >> 4), !start || i > 0);
         }
         wgmma_commit();
         if (pv_pending)
             v_ring.next<T::v_slots>();
     }
 
-    __device__ __forceinline__ void release_k(bool high)
+    template <bool high>
+    __device__ __forceinline__ void advance_k()
     {
-        const int slots = high ? T::panels : 1;
 #pragma unroll
-        for (int i = 0; i < slots; i++) {
-            if (lane == 0)
-                barrier_arrive(smem_address(&smem.k_empty[k_ring.slot]));
+        for (int i = 0; i < (high ? T::high_panels : T::low_panels); i++)
             k_ring.next<T::k_slots>();
+    }
+
+    /* The slots of a step, from the first on. Factors of keys go back with their K. */
+    template <bool high>
+    __device__ __forceinline__ void release_k(Ring ring)
+    {
+#pragma unroll
+        for (int i = 0; i < (high ? T::high_panels : T::low_panels); i++) {
+            if (lane == 0)
+                barrier_arrive(smem_address(&smem.k_empty[ring.slot]));
+            ring.next<T::k_slots>();
         }
     }
 
@@ -188,9 +207,9 @@ struct Consumer : RowBlock<T> {
     {
         this->row_sum[0] += sum[0];
         this->row_sum[1] += sum[1];
-        if (__any_sync(~0u, fmaxf(sum[0], sum[1]) > T::sum_limit) && !first) {
+        if (__any_sync(~0u, fmaxf(sum[0], sum[1]) > T::sum_limit)) {
             wgmma_wait<0>();
-            this->raise_max(sum);
+            this->raise_max(sum, first);
         }
     }
 
@@ -205,50 +224,89 @@ struct Consumer : RowBlock<T> {
             barrier_arrive(smem_address(&smem.q_empty[high][group]));
     }
 
-    /* A tile in the midst of a row block: low if there are low ones, and no mask. */
-    __device__ __forceinline__ void plain_step(int n)
+    /*
+     * P of a step in fp32.
+     */
+    template <bool high>
+    __device__ __forceinline__ void softmax(float sum[2])
+    {
+        if (T::capped)
+            cap_scores<high>();
+        this->exponentials(high, !T::capped, sum);
+    }
+
+    template <bool high>
+    __device__ __forceinline__ void cap_scores()
+    {
+        this->scores_to_logits(high);
+        this->cap_logits();
+    }
+
+    /* The factors of a low step: the next ones of the ring. */
+    template <bool high>
+    __device__ __forceinline__ void take_k_factors()
+    {
+        if constexpr (high)
+            return;
+        this->k_factor = smem.k_factor[factor_ring.slot];
+        factor_ring.next<T::factor_slots>();
+    }
+
+    /* A step in the midst of a row block: low if there are low ones, and no mask. */
+    __device__ __forceinline__ void plain_step()
     {
         constexpr bool high = !T::has_low;
         float sum[2];
         multiply<high>(false);
-        release_k(high);
+        const Ring used = k_ring;
+        advance_k<high>();
+        if (high || !T::late_k_release)
+            release_k<high>(used);
         look_ahead();
-        if (T::raw && this->raised)
-            this->scores_to_logits(false);
-        this->exponentials(high, sum);
-        this->load_k_factor(it.k_tile(n + 1));
+        take_k_factors<high>();
+        softmax<high>(sum);
+        if (!high && T::late_k_release)
+            release_k<high>(used);
         raise_if_large(sum, false);
         wgmma_wait<0>();
         release_v();
         this->pack_p();
     }
 
+    /* Masked if need be; then P. */
+    template <bool high>
+    __device__ __forceinline__ void edge_softmax(int step, bool first, float sum[2])
+    {
+        if (T::capped)
+            cap_scores<high>();
+        if (step > mask_above || step < mask_below)
+            this->mask(item(), step);
+        if (first)
+            this->first_max(high, !T::capped);
+        this->exponentials(high, !T::capped, sum);
+    }
+
     /*
-     * Any tile: one body for the first and others, masked or not, since more code would be fetched anew in
-     * each item. Behind the first tile's softmax runs the last P V of the item before.
+     * Any step: one body for the first and others, masked or not, since more code would be fetched anew in
+     * each item. Behind the first step's softmax runs the last P V of the item before.
      */
     template <bool high>
     __device__ __forceinline__ void edge_step(int n)
     {
         const bool first = n == 0;
-        const int kt = it.k_tile(n);
         float sum[2];
         multiply<high>(fresh);
         fresh = false;
-        release_k(high);
+        const Ring used = k_ring;
+        advance_k<high>();
         look_ahead();
-        if (high && n + 1 == (T::has_low ? it.end[1] : it.tiles()))
+        take_k_factors<high>();
+        if (high && n + 1 == (T::has_low ? steps.end[1] : steps.count()))
             release_q(true);
         if (first)
             this->start();
-        if (kt > mask_above || kt < mask_below)
-            this->mask(it, kt, high);
-        if (T::raw)
-            this->scores_to_logits(high);
-        else if (first)
-            this->first_max(high);
-        this->exponentials(high, sum);
-        this->load_k_factor(it.k_tile(n + 1));
+        edge_softmax<high>(steps.step(n), first, sum);
+        release_k<high>(used);
         raise_if_large(sum, first);
         wgmma_wait<0>();
         wgmma_results(out);
@@ -266,40 +324,41 @@ struct Consumer : RowBlock<T> {
     /* ------------------------------------------------------------ items */
 
     /*
-     * Where the plain tiles from n on end: with their run, or at a masked tile, or (no low tiles) at the last
-     * one, which gives Q back. Tiles 0 and 1 are not plain: they have to do with out's start.
+     * Where the plain steps from n on end: with their run, or at a masked one, or (no low tiles) at the last
+     * one, which gives Q back. Steps 0 and 1 are not plain: they have to do with out's start.
      */
     __device__ __forceinline__ int plain_end(int n) const
     {
-        const bool above = n < it.end[2];
-        const int base = above ? it.base[2] : it.base[3], kt = base - n;
-        if (n < 2 || kt > mask_above)
+        const bool above = n < steps.end[2];
+        const int base = above ? steps.base[2] : steps.base[3], step = base - n;
+        if (n < 2 || step > mask_above)
             return n;
-        return min(above ? it.end[2] : it.tiles() - !T::has_low, base - mask_below + 1);
+        return min(above ? steps.end[2] : steps.count() - !T::has_low, base - mask_below + 1);
     }
 
     __device__ __forceinline__ void walk()
     {
         int n = 0;
-        if (has_q<T>(it, true))
+        if (has_q<T>(steps, true))
             await_q(true);
         if constexpr (T::has_low) {
-            for (; n < it.end[1]; n++)
+            for (; n < steps.end[1]; n++)
                 edge_step<true>(n);
-            if (n < it.tiles())
+            if (n < steps.count())
                 await_q(false);
         }
-        while (n < it.tiles()) {
+        while (n < steps.count()) {
             for (const int end = plain_end(n); n < end; n++)
-                plain_step(n);
-            if (n < it.tiles() && n >= plain_end(n)) {
+                plain_step();
+            if (n < steps.count() && n >= plain_end(n)) {
                 edge_step<!T::has_low>(n);
                 n++;
             }
         }
-        if (T::has_low && n > it.end[1])
+        if (T::has_low && n > steps.end[1])
             release_q(false);
-        this->finish(it);
+        this->finish(item());
+        release_item();
     }
 
     /* The last P V when no products of another item follow at once. */
@@ -319,26 +378,14 @@ struct Consumer : RowBlock<T> {
         if (group == 1)
             named_barrier_arrive(1, 128 * groups);
 #pragma unroll
-        for (int i = 0; i < 64; i++)
+        for (int i = 0; i < T::keys / 2; i++)
             scores[i] = int_bias_bits;
 #pragma unroll
-        for (int i = 0; i < 32; i++)
+        for (int i = 0; i < T::keys / 4; i++)
             prob[i] = 0;
         look_ahead();
-        take_item();
-        while (it.b >= 0) {
-            if (it.tiles() == 0) {
-                if (pv_pending)
-                    drain();
-                this->start();
-                this->clear();
-                this->finish(it);
-                this->store();
-            } else {
-                walk();
-            }
-            take_item();
-        }
+        while (take_item())
+            walk();
         if (pv_pending)
             drain();
     }

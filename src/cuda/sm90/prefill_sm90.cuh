@@ -10,15 +10,11 @@
 #define MXA_CUDA_PREFILL_SM90_CUH
 
 #include "cuda/sm90/prefill_consumer_sm90.cuh"
+#include "cuda/sm90/prefill_kernels_sm90.h"
 #include "cuda/sm90/prefill_load_sm90.cuh"
 
 namespace mxa
 {
-
-constexpr int prefill_threads = 128 * (1 + groups);
-
-template <class T>
-constexpr int prefill_smem_bytes = sizeof(PrefillSmem<T>);
 
 template <class T>
 __global__ void __launch_bounds__(prefill_threads, 1) prefill_sm90(const __grid_constant__ PrefillParams p)
@@ -28,13 +24,14 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_sm90(const __grid_
     if (threadIdx.x == 0)
         init_barriers(s);
     __syncthreads();
+    await_kernels_before();
     if (threadIdx.x < 128) {
         registers_lower<producer_registers>();
         const int warp = threadIdx.x / 32;
-        if (threadIdx.x % 32 == 0) {
-            if (warp == 0)
-                produce_k(p, s);
-            else if (warp == 1)
+        if (warp == 0) {
+            produce_k(p, s, threadIdx.x);
+        } else if (threadIdx.x % 32 == 0) {
+            if (warp == 1)
                 produce_v(p, s);
             else if (warp == 2)
                 produce_q<T, true>(p, s);
@@ -45,6 +42,23 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_sm90(const __grid_
         registers_raise<consumer_registers>();
         Consumer<T>(p, s).run();
     }
+}
+
+/* Its entry in a list of kernels. */
+template <class T>
+PrefillKernel prefill_kernel()
+{
+    static_assert(sizeof(PrefillSmem<T>) <= smem_limit, "shared memory of an SM");
+    return { T::dim,
+             T::dim_v,
+             T::low,
+             T::factor,
+             T::high,
+             T::pv,
+             T::capped,
+             T::keys,
+             sizeof(PrefillSmem<T>),
+             reinterpret_cast<const void *>(prefill_sm90<T>) };
 }
 
 } // namespace mxa

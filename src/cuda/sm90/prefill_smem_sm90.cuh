@@ -17,11 +17,11 @@ constexpr int item_slots = 2;
 
 template <class T>
 struct alignas(1024) PrefillSmem {
-    uint8_t q_high[groups][T::panels][rows * swizzle_bytes]; /* [64 queries][64 of the head dim], 16-bit */
-    uint8_t q_low[groups][rows * swizzle_bytes];             /* [64 queries][128], 8-bit */
-    uint8_t k[T::k_slots]
-             [T::panel_bytes]; /* [128 keys]; a low tile is one slot, a high one T::panels in a row */
-    uint8_t v[T::v_slots][T::panels][T::panel_bytes];          /* [128 keys][64 channels] */
+    uint8_t q_high[groups][T::high_panels][q_panel_bytes]; /* [64 queries][128 bytes of the head dim] */
+    uint8_t q_low[groups][T::low_panels ? T::low_panels : 1][T::has_low ? q_panel_bytes : 1024];
+    uint8_t k[T::k_slots][T::panel_bytes]; /* [keys][128 bytes]; a step takes its panels in a row */
+    uint8_t v[T::v_slots][T::v_panels][T::panel_bytes]; /* [keys][64 channels] */
+    float k_factor[T::factor_slots][T::slot_factors];
     alignas(8) uint64_t q_full[2][groups], q_empty[2][groups]; /* of q_low, q_high */
     uint64_t k_full[T::k_slots], k_empty[T::k_slots], v_full[T::v_slots], v_empty[T::v_slots];
     uint64_t item_full[item_slots], item_empty[item_slots];

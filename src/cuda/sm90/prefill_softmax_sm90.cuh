@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a consumer group keeps in registers: scores and P of 64 x 128, the 64 output rows with their running
- * maximum m and sum, and the softmax between them. No true maximum is taken after the first tile: m stays,
- * and rises by a power of two where a sum grows large, which is exact.
+ * What a consumer group keeps in registers: scores and P of 64 rows by a step's keys, the 64 output rows with
+ * their running maximum m and sum, and the softmax between them. No maximum is taken after the first step: m
+ * stays, and rises by a power of two where a sum grows large, which is exact.
  */
 #ifndef MXA_CUDA_PREFILL_SOFTMAX_SM90_CUH
 #define MXA_CUDA_PREFILL_SOFTMAX_SM90_CUH
@@ -20,6 +20,7 @@ namespace mxa
  */
 constexpr uint32_t int_bias_bits = 0x4B400000u;
 constexpr float int_bias = 0x1.8p23f;
+constexpr float log2_e = 1.44269504088896341f, ln_2 = 0.693147180559945309f;
 
 /*
  * Accumulator i of a thread stands in row r + 8 * row_half(i) and column 8 * (i / 4) + 2 * (lane % 4) + i %
@@ -45,19 +46,17 @@ __device__ __forceinline__ float row_total(float x)
 
 template <class T>
 struct RowBlock {
+    static constexpr int n_scores = T::keys / 2, n_out = T::dim_v / 2; /* of a thread */
+
     const PrefillParams &p;
-    uint32_t scores[64];
-    uint32_t prob[32]; /* P of the tile before, packed as the A operand of P V */
-    float out[64];
+    uint32_t scores[n_scores];
+    uint32_t prob[n_scores / 2]; /* P of the step before, packed as the A operand of P V */
+    float out[n_out];
     float row_max[2], row_sum[2];
-    float factor[2], offset[2]; /* of a low logit in base 2: factor * gk * score + offset */
-    int k_factors;              /* where those of this head begin, one a key tile */
-    float gk;                   /* of the tile whose scores come next, loaded a step ahead */
-    bool raised;                /* raw: m has left its start in some row of this warp */
+    float factor[2], offset[2]; /* of a low logit in base 2: factor * K's factor * score + offset */
+    float sink;                 /* in base 2 */
+    const float *k_factor;      /* of the step in hand, low ones only */
     int lane, first_row;        /* first_row: of this thread, counted from the first query of the tile */
-    float inverse[2];           /* of the sums of the row block whose last P V is under way, */
-    uint16_t *dest;             /* and where its row r goes, */
-    int dest_rows;              /* with bit i: row r + 8 i exists */
 
     __device__ explicit RowBlock(const PrefillParams &params) : p(params)
     {
@@ -67,125 +66,194 @@ struct RowBlock {
     __device__ __forceinline__ void load_factors(const PrefillItem &it)
     {
         offset[0] = offset[1] = 0.0f;
-        if (!T::has_low)
+        factor[0] = factor[1] = 1.0f;
+        sink = p.sinks ? __ldg(p.sinks + it.h) * log2_e : -INFINITY;
+        if (!T::has_low && !p.bias_in_high)
             return;
-        const int row = it.q_tile * tile + first_row - p.q_offset; /* of the query, which may not exist */
-        k_factors = (it.b * p.heads_kv + it.h_kv) * p.k_tiles;
-        load_k_factor(it.k_tile(0));
+        const int row = it.first + first_row; /* query, which may not exist */
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int64_t at = it.row0 + first_row + min(max(8 * r, -row), p.q_len - 1 - row);
-            if (!T::raw)
+            const int there = min(max(row + 8 * r, 0), it.q_len - 1), at = it.q_copy + there - it.first;
+            if (T::has_low && p.gq)
                 factor[r] = __ldg(p.gq + at);
-            if (p.bias_log2)
-                offset[r] = __ldg(p.bias_log2 + at);
+            if (T::low_is_int && p.q_nonfinite && p.q_nonfinite[it.q_block + there / tile])
+                factor[r] = __int_as_float(MXA_F32_NAN);
+            if (p.bias)
+                offset[r] = __ldg(p.bias + at);
         }
-    }
-
-    /* A step ahead of its use. */
-    __device__ __forceinline__ void load_k_factor(int kt)
-    {
-        if (T::has_low && !T::raw)
-            gk = __ldg(p.gk + k_factors + max(kt, 0));
     }
 
     __device__ __forceinline__ void start()
     {
-        raised = false;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            if (T::has_low && !T::raw)
-                factor[r] *= p.scale_log2;
-            row_sum[r] = 0.0f;
-            row_max[r] = T::raw ? offset[r] : 0.0f;
+            factor[r] *= p.scale_log2;
+            offset[r] *= log2_e;
+            row_max[r] = row_sum[r] = 0.0f;
         }
     }
 
-    /* What a row does not see becomes the score of an infinitely small logit. */
-    __device__ __forceinline__ void mask(const PrefillItem &it, int kt, bool high)
+    /* One of the lanes of a row counts the sink. */
+    __device__ __forceinline__ float sink_term(float m) const
     {
-        const bool negative = (high || !T::raw) && p.scale_log2 < 0;
-        const uint32_t never = __float_as_uint(negative ? INFINITY : -INFINITY);
-        const int column0 = kt * tile + 2 * (lane % 4);
+        return lane % 4 == 0 ? exp2_approx(sink - m) : 0.0f;
+    }
+
+    /*
+     * What a row does not see becomes the score of an infinitely small logit. Columns go by quarters of a
+     * step: those that all rows of the warp see are passed over.
+     */
+    __device__ __forceinline__ void mask(const PrefillItem &it, int step)
+    {
+        constexpr int quarter = n_scores / 4, quarter_keys = T::keys / 4, warp_rows = 16;
+        const uint32_t never = __float_as_uint(!T::capped && p.scale_log2 < 0 ? INFINITY : -INFINITY);
+        const int position = it.q_tile * tile + first_row, warp_first = position - lane / 4;
+        const int key0 = step * T::keys, most = it.kv_len - 1;
 #pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const int position = it.q_tile * tile + first_row + 8 * r;
-            const int hi = p.window_right < 0 ? p.kv_len - 1 : min(p.kv_len - 1, position + p.window_right);
+        for (int n = 0; n < 4; n++) {
+            const int key = key0 + n * quarter_keys, key_last = key + quarter_keys - 1;
+            const bool mask_right =
+                key_last > most || (p.window_right >= 0 && key_last > warp_first + p.window_right);
+            const bool mask_left = p.window_left >= 0 && key < warp_first + warp_rows - 1 - p.window_left;
+            if (!mask_right && !mask_left)
+                continue;
 #pragma unroll
-            for (int i = 0; i < 64; i++)
-                if (row_half(i) == r)
-                    scores[i] = 8 * (i / 4) + i % 2 <= hi - column0 ? scores[i] : never;
-            if (p.window_left >= 0) {
-                const int lo = position - p.window_left;
+            for (int r = 0; r < 2; r++) {
+                const int row = position + 8 * r, first = key + 2 * (lane % 4);
+                const int hi = (p.window_right < 0 ? most : min(most, row + p.window_right)) - first;
+                const int lo = (p.window_left < 0 ? 0 : row - p.window_left) - first;
 #pragma unroll
-                for (int i = 0; i < 64; i++)
-                    if (row_half(i) == r)
-                        scores[i] = 8 * (i / 4) + i % 2 >= lo - column0 ? scores[i] : never;
+                for (int i = 0; i < quarter; i++)
+                    if (row_half(i) == r && 8 * (i / 4) + i % 2 > hi)
+                        scores[n * quarter + i] = never;
+                if (!mask_left)
+                    continue;
+#pragma unroll
+                for (int i = 0; i < quarter; i++)
+                    if (row_half(i) == r && 8 * (i / 4) + i % 2 < lo)
+                        scores[n * quarter + i] = never;
             }
         }
     }
 
-    /* A logit in base 2, less m, is f * score + o; f is never 0, since masked scores are infinite. */
-    __device__ __forceinline__ void logit_line(bool high, float f[2], float o[2]) const
+    /*
+     * A logit in base 2, less m, is f * score + o; f is never 0, since masked scores are infinite. With a
+     * factor a key: f * score, less the bias of integers, is to be multiplied by it, then o added.
+     */
+    struct Line {
+        float f[2], o[2], bias[2];
+    };
+
+    __device__ __forceinline__ Line logit_line(bool high, bool less_m) const
     {
+        Line line;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float low = factor[r] * gk;
-            f[r] = high ? p.scale_log2 : low;
-            f[r] = f[r] == 0.0f ? FLT_MIN : f[r];
-            o[r] = (high ? 0.0f : offset[r] - (T::low_is_int ? int_bias * f[r] : 0.0f)) - row_max[r];
+            const float low = T::has_low && !T::key_factors ? factor[r] * *k_factor : factor[r];
+            const float f = high ? p.scale_log2 : low;
+            line.f[r] = f == 0.0f ? FLT_MIN : f;
+            line.bias[r] = T::low_is_int && !high ? -int_bias * line.f[r] : 0.0f;
+            line.o[r] = high && !p.bias_in_high ? 0.0f : offset[r];
+            line.o[r] -= less_m ? row_max[r] : 0.0f;
+            if (!T::key_factors)
+                line.o[r] += line.bias[r];
         }
+        return line;
     }
 
-    /* Start a row block: m is the maximum over the first tile, 0 for a row that sees none of it. */
-    __device__ __forceinline__ void first_max(bool high)
+    __device__ __forceinline__ float2 factors_of_keys(int block) const
     {
-        float f[2], o[2], most[2] = { -INFINITY, -INFINITY };
-        logit_line(high, f, o);
+        return *reinterpret_cast<const float2 *>(k_factor + 8 * block + 2 * (lane % 4));
+    }
+
+    __device__ __forceinline__ float logit(const Line &line, int i, bool high, float2 g) const
+    {
+        const int r = row_half(i);
+        const float x = __uint_as_float(scores[i]);
+        if (!T::key_factors || high)
+            return fmaf(x, line.f[r], line.o[r]);
+        const float product = T::low_is_int ? fmaf(x, line.f[r], line.bias[r]) : x * line.f[r];
+        return fmaf(product, i % 2 ? g.y : g.x, line.o[r]);
+    }
+
+    /*
+     * Start a row block: m is the maximum over some columns of the first step, or 0 where none of these is
+     * seen. A larger logit raises m as in any step.
+     */
+    __device__ __forceinline__ void first_max(bool high, bool linear)
+    {
+        constexpr int blocks = T::keys / 8, sampled = 4;
+        const Line line = linear ? logit_line(high, true) : less_m_line();
+        float most[2] = { sink, sink };
 #pragma unroll
-        for (int i = 0; i < 64; i++) {
-            const int r = row_half(i);
-            most[r] = fmaxf(most[r], fmaf(__uint_as_float(scores[i]), f[r], o[r]));
+        for (int block = 0; block < blocks; block += blocks / sampled) {
+            const float2 g = T::key_factors && !high && linear ? factors_of_keys(block) : float2{};
+#pragma unroll
+            for (int i = 4 * block; i < 4 * block + 4; i++)
+                most[row_half(i)] = fmaxf(most[row_half(i)], logit(line, i, high || !linear, g));
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             most[r] = row_largest(most[r]);
             row_max[r] = most[r] == -INFINITY ? 0.0f : most[r];
+            row_sum[r] = sink_term(row_max[r]);
         }
     }
 
-    /* raw: scores that are not yet a logit less m. */
+    /* Of scores that are logits in base 2 already. */
+    __device__ __forceinline__ Line less_m_line() const
+    {
+        return { { 1.0f, 1.0f }, { -row_max[0], -row_max[1] }, { 0.0f, 0.0f } };
+    }
+
+    /* Scores become logits in base 2. */
     __device__ __forceinline__ void scores_to_logits(bool high)
     {
+        const Line line = logit_line(high, false);
 #pragma unroll
-        for (int i = 0; i < 64; i++) {
-            const int r = row_half(i);
-            const float f = high ? p.scale_log2 : 1.0f, o = (high ? 0.0f : offset[r]) - row_max[r];
-            scores[i] = __float_as_uint(fmaf(__uint_as_float(scores[i]), f, o));
+        for (int i = 0; i < n_scores; i++) {
+            const float2 g = T::key_factors && !high ? factors_of_keys(i / 4) : float2{};
+            scores[i] = __float_as_uint(logit(line, i, high, g));
         }
     }
 
-    /* scores become P in fp32; sum receives this thread's part of the rows. */
-    __device__ __forceinline__ void exponentials(bool high, float sum[2])
+    /* x = cap * tanh(x / cap), where tanh(y) = 1 - 2 / (1 + e^2y). */
+    __device__ __forceinline__ void cap_logits()
     {
-        float f[2], o[2], part[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
-        if (!T::raw)
-            logit_line(high, f, o);
 #pragma unroll
-        for (int i = 0; i < 64; i++) {
-            const float x = __uint_as_float(scores[i]);
-            const float e = exp2_approx(T::raw ? x : fmaf(x, f[row_half(i)], o[row_half(i)]));
-            part[i % 4] += e;
-            scores[i] = __float_as_uint(e);
+        for (int i = 0; i < n_scores; i++) {
+            const float e = exp2_approx(__uint_as_float(scores[i]) * p.cap_rate);
+            scores[i] = __float_as_uint(fmaf(-2.0f * p.cap_log2, reciprocal_approx(1.0f + e), p.cap_log2));
+        }
+    }
+
+    /*
+     * Scores become P in fp32; sum receives this thread's part of the rows. linear: they are not logits yet.
+     */
+    __device__ __forceinline__ void exponentials(bool high, bool linear, float sum[2])
+    {
+        float part[4] = { 0.0f, 0.0f, 0.0f, 0.0f };
+        const Line line = linear ? logit_line(high, true) : less_m_line();
+#pragma unroll
+        for (int block = 0; block < n_scores / 4; block++) {
+            const float2 g = T::key_factors && !high && linear ? factors_of_keys(block) : float2{};
+#pragma unroll
+            for (int i = 4 * block; i < 4 * block + 4; i++) {
+                const float e = exp2_approx(logit(line, i, high || !linear, g));
+                part[i % 4] += e;
+                scores[i] = __float_as_uint(e);
+            }
         }
         sum[0] = part[0] + part[1];
         sum[1] = part[2] + part[3];
     }
 
-    /* Raise m by a power of two where a sum of the tile is large: exact, so nothing else changes. */
-    __device__ __forceinline__ void raise_max(const float sum[2])
+    /*
+     * Raise m by a power of two where a sum of the step is large: exact, so nothing else changes. In the
+     * first step out is not this row block's yet.
+     */
+    __device__ __forceinline__ void raise_max(const float sum[2], bool first)
     {
-        raised = true;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float largest = row_largest(sum[r]);
@@ -195,59 +263,26 @@ struct RowBlock {
             row_max[r] += e;
             row_sum[r] *= down;
 #pragma unroll
-            for (int i = 0; i < 64; i++)
-                if (row_half(i) == r) {
+            for (int i = 0; i < n_scores; i++)
+                if (row_half(i) == r)
                     scores[i] = __float_as_uint(__uint_as_float(scores[i]) * down);
-                    out[i] *= down;
-                }
+            if (!first) {
+#pragma unroll
+                for (int i = 0; i < n_out; i++)
+                    if (row_half(i) == r)
+                        out[i] *= down;
+            }
         }
     }
 
-    /* Frees the scores for the next tile. */
+    /* Frees the scores for the next step. */
     __device__ __forceinline__ void pack_p()
     {
 #pragma unroll
-        for (int i = 0; i < 32; i++) {
+        for (int i = 0; i < n_scores / 2; i++) {
             prob[i] = T::pack(__uint_as_float(scores[2 * i]), __uint_as_float(scores[2 * i + 1]));
-            if (T::low_is_int)
+            if (T::int_start_early)
                 scores[2 * i] = scores[2 * i + 1] = constant_here<int_bias_bits>();
-        }
-    }
-
-    __device__ __forceinline__ void clear()
-    {
-#pragma unroll
-        for (int i = 0; i < 64; i++)
-            out[i] = 0.0f;
-    }
-
-    /* The sums are complete: what remains to be known of the row block until its output is. */
-    __device__ __forceinline__ void finish(const PrefillItem &it)
-    {
-        constexpr float ln_2 = 0.693147180559945f;
-        const int row = it.q_tile * tile + first_row - p.q_offset;
-        dest = static_cast<uint16_t *>(p.out) + it.out0 + first_row * p.out_stride_s + 2 * (lane % 4);
-        dest_rows = (row >= 0 && row < p.q_len) | (row >= -8 && row < p.q_len - 8) << 1;
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            const float total = row_total(row_sum[r]);
-            inverse[r] = total == 0.0f ? 0.0f : reciprocal_approx(total);
-            if (p.lse && (dest_rows >> r & 1) && lane % 4 == 0)
-                p.lse[it.row0 + first_row + 8 * r] =
-                    (row_max[r] + log2_approx(total)) * ln_2; /* -inf if no key is seen */
-        }
-    }
-
-    __device__ __forceinline__ void store()
-    {
-#pragma unroll
-        for (int r = 0; r < 2; r++) {
-            if (!(dest_rows >> r & 1))
-                continue;
-            uint32_t *pairs = reinterpret_cast<uint32_t *>(dest + 8 * r * p.out_stride_s);
-#pragma unroll
-            for (int i = 0; i < 16; i++)
-                pairs[4 * i] = T::pack(out[4 * i + 2 * r] * inverse[r], out[4 * i + 2 * r + 1] * inverse[r]);
         }
     }
 };
