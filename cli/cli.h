@@ -13,6 +13,7 @@ int verb_quantize(int argc, char **argv);
 int verb_dequantize(int argc, char **argv);
 int verb_run(int argc, char **argv);
 int verb_compare(int argc, char **argv);
+int verb_decode(int argc, char **argv);
 int verb_map(int argc, char **argv);
 int verb_bench(int argc, char **argv);
 

@@ -15,6 +15,7 @@ static const struct {
     { "dequantize", verb_dequantize, "mxattn dequantize", "turn a quantised tensor back into numbers" },
     { "run", verb_run, "mxattn run", "attention over the tensors q, k, v of a file" },
     { "compare", verb_compare, "mxattn compare", "error and time of recipes on the tensors of a file" },
+    { "decode", verb_decode, "mxattn decode", "decode the newest tokens of a file from a KV cache" },
     { "map", verb_map, "mxattn map", "draw which score tiles are high, low or skipped" },
     { "bench", verb_bench, "mxattn bench", "time attention and quantisers on random data" },
 };
@@ -51,7 +52,8 @@ static int run_verb(int argc, char **argv)
             argv[1] = (char *)verbs[i].usage;
             return verbs[i].run(argc - 1, argv + 1);
         }
-    cli_usage("unknown verb \"%.80s\"; known: info quantize dequantize run compare map bench", argv[1]);
+    cli_usage("unknown verb \"%.80s\"; known: info quantize dequantize run compare decode map bench",
+              argv[1]);
 }
 
 int main(int argc, char **argv)

@@ -5,6 +5,7 @@
 #include "cpu/attention_cpu.h"
 #include "cpu/features.h"
 #include "cpu/kernels.h"
+#include "cpu/kv_attend_cpu.h"
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static char features[MXA_CPU_FLAGS_TEXT];
@@ -75,6 +76,16 @@ static bool attention_at(int i, mxa_impl_info *info)
     return false;
 }
 
+static bool cache_at(int i, mxa_impl_info *info)
+{
+    for (const mxa_kv_impl *impl = mxa_kv_impls; impl->name; impl++)
+        if (i-- == 0) {
+            describe("cache", impl->name, MXA_FORMAT_NONE, impl->needs, info);
+            return true;
+        }
+    return false;
+}
+
 bool mxa_impl_at(mxa_op op, int i, mxa_impl_info *info)
 {
     if (!info || i < 0)
@@ -83,6 +94,7 @@ bool mxa_impl_at(mxa_op op, int i, mxa_impl_info *info)
     case MXA_OP_QUANTIZE: return quantize_at(i, info);
     case MXA_OP_DECODE: return decode_at(i, info);
     case MXA_OP_ATTENTION: return attention_at(i, info);
+    case MXA_OP_CACHE: return cache_at(i, info);
     default: return false;
     }
 }

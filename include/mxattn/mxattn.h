@@ -649,7 +649,13 @@ MXA_API mxa_status mxa_cache_load(const char *path, const mxa_cache_opts *opts, 
 
 /* ------------------------------------------------------------------ what this machine runs */
 
-typedef enum mxa_op { MXA_OP_QUANTIZE = 0, MXA_OP_DECODE = 1, MXA_OP_ATTENTION = 2, MXA_OP_COUNT = 3 } mxa_op;
+typedef enum mxa_op {
+    MXA_OP_QUANTIZE = 0,
+    MXA_OP_DECODE = 1, /* codes to numbers */
+    MXA_OP_ATTENTION = 2,
+    MXA_OP_CACHE = 3, /* attention of new queries to a cache */
+    MXA_OP_COUNT = 4
+} mxa_op;
 
 typedef struct mxa_impl_info {
     const char *op;     /* "quantize" */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One row of a copy: what quantising a tensor does to each of its rows at level NONE or TOKEN. */
+/* Rows of a copy: what quantising a tensor does to each of its rows at level NONE or TOKEN. */
 #ifndef MXA_CPU_COPY_ROW_H
 #define MXA_CPU_COPY_ROW_H
 
@@ -7,6 +7,8 @@
 #include "cpu/kernels.h"
 #include "cpu/steps_cpu.h"
 #include "format/second_level.h"
+
+enum { MXA_COPY_ROWS = 16 };
 
 /* A copy with its kernels, found once for many rows. */
 typedef struct mxa_row_coder {
@@ -26,19 +28,24 @@ static inline mxa_row_coder mxa_row_coder_of(const mxa_copy_plan *copy)
     };
 }
 
-/* x [dim] less mean (NULL: none) into codes and scales; *g is written where the copy has factors. */
-static inline void mxa_copy_row(const mxa_row_coder *c, const float *x, const float *mean, int64_t dim,
-                                uint8_t *codes, uint8_t *scales, float *g)
+/*
+ * Rows of x, at most MXA_COPY_ROWS, less mean (NULL: none) into codes and scales; g is written where the copy
+ * has factors.
+ */
+static inline void mxa_copy_rows(const mxa_row_coder *c, const mxa_source *x, const float *mean,
+                                 uint8_t *codes, uint8_t *scales, float *g)
 {
-    const mxa_source source = { x, MXA_DTYPE_F32, 1, dim, dim };
-    float row[MXA_DIM_MAX], factor = 1.0f;
-    uint32_t amax;
-    c->prepare(&source, mean, c->copy->rotate, row, &amax);
-    if (c->copy->level == MXA_LEVEL_TOKEN) {
-        const uint32_t finite = amax < MXA_F32_INF ? amax : mxa_finite_amax_bits(row, dim);
-        *g = factor = mxa_second_level(mxa_g_divisor(c->copy->info), 0, mxa_f32_from_bits(finite));
+    float rows[MXA_COPY_ROWS * MXA_DIM_MAX];
+    uint32_t amax[MXA_COPY_ROWS];
+    const float one = 1.0f;
+    const bool factors = c->copy->level == MXA_LEVEL_TOKEN;
+    c->prepare(x, mean, c->copy->rotate, rows, amax);
+    for (int64_t r = 0; r < x->rows && factors; r++) {
+        const uint32_t finite =
+            amax[r] < MXA_F32_INF ? amax[r] : mxa_finite_amax_bits(rows + r * x->cols, x->cols);
+        g[r] = mxa_second_level(mxa_g_divisor(c->copy->info), 0, mxa_f32_from_bits(finite));
     }
-    c->code(&c->spec, row, 1, dim, &factor, 0, codes, scales);
+    c->code(&c->spec, rows, x->rows, x->cols, factors ? g : &one, factors, codes, scales);
 }
 
 #endif

@@ -10,12 +10,12 @@ static void store_rows(const mxa_kv_rows *rows, const mxa_row_coder *coder, cons
                        int64_t h, int64_t first, const float *mean)
 {
     const mxa_kv_part *const part = rows->part;
-    float row[MXA_DIM_MAX];
-    for (int64_t r = 0; r < rows->n; r++) {
-        mxa_row_load(x, b, h, first + r, row);
-        mxa_copy_row(coder, row, mean, part->dim, rows->codes + r * part->row_bytes,
-                     part->scale_cols ? rows->scales + r * part->scale_cols : NULL,
-                     rows->g ? rows->g + r : NULL);
+    for (int64_t r = 0; r < rows->n; r += MXA_COPY_ROWS) {
+        const mxa_source source = { mxa_row(x, b, h, first + r), x->dtype,
+                                    mxa_min(rows->n - r, MXA_COPY_ROWS), part->dim, x->stride[2] };
+        mxa_copy_rows(coder, &source, mean, rows->codes + r * part->row_bytes,
+                      part->scale_cols ? rows->scales + r * part->scale_cols : NULL,
+                      rows->g ? rows->g + r : NULL);
     }
 }
 

@@ -76,11 +76,12 @@ static void prepare_row(const mxa_kv_job *job, const mxa_row_coder *coders, cons
     const int64_t dim = q->shape[3], r = (b * job->heads + h) * job->n + i;
     float row[MXA_DIM_MAX];
     mxa_row_load(q, b, h, i, row);
+    const mxa_source source = { row, MXA_DTYPE_F32, 1, dim, dim };
     for (int c = 0; c < MXA_COPIES; c++) {
         const mxa_kv_query *const to = &job->q[c];
         if (to->copy->info)
-            mxa_copy_row(&coders[c], row, NULL, dim, to->codes + r * to->row_bytes,
-                         to->scale_cols ? to->scales + r * to->scale_cols : NULL, to->g ? to->g + r : NULL);
+            mxa_copy_rows(&coders[c], &source, NULL, to->codes + r * to->row_bytes,
+                          to->scale_cols ? to->scales + r * to->scale_cols : NULL, to->g ? to->g + r : NULL);
     }
     if (bias) {
         const int64_t h_kv = h / (job->heads / job->view->layout->heads_kv);

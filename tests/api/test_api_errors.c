@@ -100,7 +100,7 @@ static void test_device_parse(void **state)
 static void test_lists(void **state)
 {
     (void)state;
-    static const char *const ops[] = { "quantize", "decode", "attention" };
+    static const char *const ops[] = { "quantize", "decode", "attention", "cache" };
     for (int op = 0; op < MXA_OP_COUNT; op++) {
         mxa_impl_info info = { 0 };
         int count = 0;

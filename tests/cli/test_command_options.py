@@ -6,7 +6,7 @@ import re
 import pytest
 from command import FAILED, USAGE, call, qkv, refuse, save, succeed
 
-VERBS = "info quantize dequantize run compare map bench".split()
+VERBS = "info quantize dequantize run compare decode map bench".split()
 SCREEN_LINES, SCREEN_COLUMNS = 24, 80
 
 
@@ -103,7 +103,7 @@ def test_a_device_that_is_not_there(tmp_path):
 def test_info():
     info = json.loads(succeed("info", "--json"))
     assert info["version"] == succeed("--version").split()[1]
-    assert set(info["operations"]) == {"quantize", "decode", "attention"}
+    assert set(info["operations"]) == {"quantize", "decode", "attention", "cache"}
     for entries in info["operations"].values():
         assert entries[-1]["name"] == "ref" and entries[-1]["available"]
         for i, entry in enumerate(entries):
