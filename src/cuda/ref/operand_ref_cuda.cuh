@@ -3,6 +3,8 @@
 #ifndef MXA_CUDA_OPERAND_REF_CUDA_CUH
 #define MXA_CUDA_OPERAND_REF_CUDA_CUH
 
+#include <math.h>
+
 #include "cuda/attention_cuda.h"
 
 extern "C" {
