@@ -59,6 +59,7 @@ mxa_cuda_kernels(mxattn_cuda_common "80;90-real"
   src/cuda/quantize_hot.cu
   src/cuda/quantize_piece.cu
   src/cuda/ref/attention_ref_cuda.cu
+  src/cuda/sm80/attention_sm80.cu
 )
 # Hopper's own instructions, which run nowhere else. A kernel that spills is an error.
 mxa_cuda_kernels(mxattn_cuda_sm90 "90a-real"

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the library promises of calls on a GPU, with a CUDA runtime of the program's own: calls on a stream, in a
- * graph that is replayed with other numbers, and of threads that share a plan give the same bits; the current
- * device and CUDA's last error are what they were. Without a device it is skipped.
+ * What the library promises of calls on a GPU, with a CUDA runtime of the program's own: calls on a stream,
+ * in a graph that is replayed with other numbers, and of threads that share a plan give the same bits; the
+ * current device and CUDA's last error are what they were. Without a device it is skipped.
  */
 #include <cuda_runtime_api.h>
 #include <mxattn/mxattn.h>

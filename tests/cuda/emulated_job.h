@@ -13,8 +13,8 @@ extern "C" {
 #include "attention_tolerance.h"
 
 /*
- * The job of a plan of the problem, with out and lse of the result. Copies are in 16 bits with a factor for each
- * row, or the tensor itself where it has the copy's type. Freed with the round, but for the plan.
+ * The job of a plan of the problem, with out and lse of the result. Copies are in 16 bits with a factor for
+ * each row, or the tensor itself where it has the copy's type. Freed with the round, but for the plan.
  */
 mxa_plan *emulated_job(const attention_problem *a, attention_result *r, mxa_cuda_job *job);
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A block of threads on the host, for kernels that are compiled with MXA_EMULATED: each thread is a fiber, and
- * instructions of a whole warp wait for its 32 threads. The layouts of fragments are those of the PTX manual.
+ * A block of threads on the host, for kernels that are compiled with MXA_EMULATED: each thread is a fiber,
+ * and instructions of a whole warp wait for its 32 threads. The layouts of fragments are those of the PTX
+ * manual.
  */
 #ifndef EMULATED_PTX_SM80_H
 #define EMULATED_PTX_SM80_H

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Attention by mma.sync on 16-bit operands: quantised ones as bf16, which holds element * block scale exactly,
- * with their factors applied to the logits. A block has 64 queries of a head, a warp 16 of them, and walks over
- * the keys that they see; the online softmax is that of docs/numerics.md, section 8, in base 2. Rows that fp32
- * cannot hold, and those that see Inf or NaN, go to a list and are done again in float64.
+ * Attention by mma.sync on 16-bit operands: quantised ones as bf16, which holds element * block scale
+ * exactly, with their factors applied to the logits. A warp has 16 queries of a head and walks over the keys
+ * that they see; the online softmax is that of docs/numerics.md, section 8, in base 2. Rows that fp32 cannot
+ * hold, and those that see Inf or NaN, go to a list and are done again in float64.
  */
 #ifndef MXA_CUDA_ATTENTION_SM80_CUH
 #define MXA_CUDA_ATTENTION_SM80_CUH
@@ -32,8 +32,8 @@ struct MmaParams {
 };
 
 /*
- * How a block's four warps share the work: each has 16 queries and all channels of V or, where registers would not
- * hold so many sums, a half of them.
+ * How a block's four warps share the work: each has 16 queries and all channels of V or, where registers
+ * would not hold so many sums, a half of them.
  */
 template <int dim>
 struct ShapeSm80 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One wrapper for each PTX instruction of sm_80 that kernels use. A host test brings its own (MXA_EMULATED). */
+/* One wrapper for each PTX instruction of sm_80 that kernels use. A host test has its own (MXA_EMULATED). */
 #ifndef MXA_CUDA_PTX_SM80_CUH
 #define MXA_CUDA_PTX_SM80_CUH
 

@@ -65,8 +65,8 @@ __device__ void load_tile(Tile<rows, dim> &to, const Rows &from, int64_t first, 
 }
 
 /*
- * The same for V: Inf and NaN become 0, and their row is marked in bad. Rows that do not see such a key have the
- * bits they would have over zeros; the others are done again.
+ * The same for V: Inf and NaN become 0, and their row is marked in bad. Rows that do not see such a key have
+ * the bits they would have over zeros; the others are done again.
  */
 template <int rows, int dim>
 __device__ void load_values(Tile<rows, dim> &to, const Rows &from, int64_t first, int64_t end, int n,
