@@ -131,5 +131,5 @@ def start(names, pythons, environment, refusals):
         try:
             contenders[name] = Contender(name, pythons, environment)
         except Gone as gone:
-            refusals.append(f"{name}: not compared: {gone}")
+            refusals.append(f"{name}: {gone}")
     return contenders
