@@ -167,7 +167,7 @@ void mxa_kv_segment_avx2(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span t
     mxa_kv_product products[MXA_COPIES] = { MXA_KV_F32, MXA_KV_F32 };
     for (int copy = 0; copy < MXA_COPIES; copy++)
         if (job->q[copy].copy->info)
-            products[copy] = mxa_kv_product_of(job, copy);
+            products[copy] = mxa_kv_product_avx2(job, copy);
     place(&w, job, products, scratch);
     for (int copy = 0; copy < MXA_COPIES; copy++)
         if (job->q[copy].copy->info)

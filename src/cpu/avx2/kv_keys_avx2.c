@@ -14,7 +14,7 @@
 /* Query rows whose sums stay in registers beside two of keys, a query and a product. */
 enum { E2M1_ROWS = 4, E2M1_OFFSET = 12, CHUNK = 4, CHUNKS = MXA_MX_BLOCK / CHUNK };
 
-mxa_kv_product mxa_kv_product_of(const mxa_kv_job *job, int copy)
+mxa_kv_product mxa_kv_product_avx2(const mxa_kv_job *job, int copy)
 {
     const mxa_format k = job->view->layout->part[copy][MXA_KV_K].copy.info->format;
     if (job->q[copy].copy->info->format != MXA_FORMAT_INT8)

@@ -111,7 +111,7 @@ static inline __m256 mxa_kv_block_scales(const uint8_t *scales, int64_t cols, in
     return mxa_kv_half_scales(_mm256_loadu_si256((const void *)bytes));
 }
 
-mxa_kv_product mxa_kv_product_of(const mxa_kv_job *job, int copy);
+mxa_kv_product mxa_kv_product_avx2(const mxa_kv_job *job, int copy);
 
 /*
  * The unit's queries of a copy; dot products of all of them with the tile's keys, block scales multiplied
