@@ -14,7 +14,7 @@ namespace
 struct DequantParams {
     mxa_cuda_rows rows; /* of the output */
     mxa_format format;
-    int element_bits, block;
+    int element_bits, block_log2;
     bool is_mx, plain;
     mxa_axis axis;
     mxa_layout layout;
@@ -50,8 +50,8 @@ __device__ float plain_at(mxa_format format, const uint8_t *row, int64_t col)
 
 __device__ uint32_t scale_at(const DequantParams &p, int64_t matrix, int64_t row, int64_t col)
 {
-    return p
-        .scales[matrix * p.matrix_scale_bytes + mxa_scale_offset(p.layout, p.scale_cols, row, col / p.block)];
+    return p.scales[matrix * p.matrix_scale_bytes +
+                    mxa_scale_offset(p.layout, p.scale_cols, row, col >> p.block_log2)];
 }
 
 /* Element times block scale times g. */
@@ -83,7 +83,10 @@ extern __shared__ float dequantized[];
 __global__ void __launch_bounds__(chunk_threads)
     dequantize(const __grid_constant__ DequantParams p, ChunkShape shape)
 {
-    const Span s = find_span(p.rows, blockIdx.x);
+    __shared__ Span s;
+    if (threadIdx.x == 0)
+        s = find_span(p.rows, blockIdx.x);
+    __syncthreads();
     const mxa_tensor &out = p.rows.x;
     const int64_t dim = out.shape[3];
     for (int i = 0; i < chunks_of(shape, s, dim); i++) {
@@ -116,7 +119,7 @@ DequantParams describe(const mxa_copy &copy, const mxa_tensor &out)
     p.rows.n_blocks = matrices * mxa_token_blocks(out.shape[2]);
     p.format = info->format;
     p.element_bits = info->element_bits;
-    p.block = info->block;
+    p.block_log2 = info->block == 1 << 5 ? 5 : 4;
     p.is_mx = mxa_format_is_mx(info);
     p.plain = !info->quantized;
     p.axis = copy.axis;

@@ -15,10 +15,12 @@ namespace mxa
  */
 constexpr double mean_scale = 0x1p896;
 
+/* half: x was a 16-bit number, so the low word is 0. */
+template <bool half>
 __device__ __forceinline__ double shrunken(float x)
 {
     const uint32_t bits = __float_as_uint(x);
-    return __hiloint2double(int(bits) >> 3 & 0x8FFFFFFF, int(bits << 29));
+    return __hiloint2double(int(bits) >> 3 & 0x8FFFFFFF, half ? 0 : int(bits << 29));
 }
 
 /* A barrier has to follow. */
@@ -31,13 +33,13 @@ __device__ __forceinline__ void load_bias_mean(const QuantParams &p, const Span 
         shared.bias_mean[d / piece][d % piece] = double(p.bias.mean[matrix * piece * lanes + d]) * mean_scale;
 }
 
-template <int lanes>
+template <bool half, int lanes>
 __device__ __forceinline__ double partial_dot(const Piece<lanes> &v, const Shared<lanes> &shared)
 {
     double sum[4] = { 0, 0, 0, 0 };
 #pragma unroll
     for (int i = 0; i < piece; i++)
-        sum[i % 4] = fma(shrunken(v.x[i]), shared.bias_mean[v.lane][i], sum[i % 4]);
+        sum[i % 4] = fma(shrunken<half>(v.x[i]), shared.bias_mean[v.lane][i], sum[i % 4]);
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 

@@ -37,30 +37,11 @@ __device__ __forceinline__ Span grid_span(const mxa_cuda_rows &r, int block_rows
     return s;
 }
 
-template <Code code, int lanes>
-__device__ __forceinline__ void code_copy(const QuantParams &p, const QuantCopy &c, const Span &s,
-                                          const Piece<lanes> &v, Shared<lanes> &shared)
+/* piece_offset where it fits 32 bits. */
+__device__ __forceinline__ int small_offset(const mxa_tensor &t, const Span &s, int row, int lane)
 {
-    int n_bad = 0;
-    if constexpr (code == Code::mxfp4) {
-        n_bad = code_mxfp4<lanes, false>(c, s, v);
-    } else if constexpr (code == Code::mxfp8) {
-        n_bad = code_mxfp8<lanes, __NV_E4M3>(c, s, v);
-    } else if constexpr (code == Code::mxfp4_e5m2) {
-        write_factor(c, s, v, code_fold<lanes, __NV_E5M2>(c, s, v, shared));
-    } else {
-        const float g = row_factor(c, p.rows.x, s, v, shared);
-        n_bad = code_elements<lanes, code == Code::int8>(c, s, v, g);
-        write_factor(c, s, v, g);
-    }
-    report_nonfinite(c, s, v, n_bad);
+    return min(row, s.rows - 1) * int(t.stride[2]) + lane * piece;
 }
-
-/* tile: a block has a tile's 128 rows at once, and no next piece in its registers. */
-template <int lanes, bool tile>
-constexpr int block_threads = tile ? MXA_TILE *lanes : small_block;
-template <int lanes, bool tile>
-constexpr int blocks_per_sm = tile ? threads_per_sm / (MXA_TILE * lanes) : small_blocks_per_sm;
 
 template <int lanes>
 __device__ __forceinline__ void widen_as(mxa_dtype dtype, const RawPiece &raw, Piece<lanes> &v)
@@ -71,60 +52,165 @@ __device__ __forceinline__ void widen_as(mxa_dtype dtype, const RawPiece &raw, P
         widen<false>(raw, v.x);
 }
 
-template <int lanes, Code first, Code second>
-__device__ __forceinline__ void code_piece(const QuantParams &p, const Span &s, Piece<lanes> &v,
-                                           Shared<lanes> &shared)
+template <Code code, int lanes>
+__device__ __forceinline__ void code_copy(const QuantParams &p, const QuantCopy &c, const RowsOut &out,
+                                          const Span &s, const Piece<lanes> &v, Shared<lanes> &shared)
 {
-    const bool with_bias = p.bias.bias;
-    if (with_bias)
-        shared.dot[threadIdx.x] = partial_dot(v, shared);
-    prepare_piece(p.copies[0], shared, v);
-    if (with_bias)
-        store_bias(p, s, v, shared);
-    code_copy<first>(p, p.copies[0], s, v, shared);
-    if constexpr (second != Code::none)
-        code_copy<second>(p, p.copies[1], s, v, shared);
+    __builtin_assume(c.layout == MXA_LAYOUT_ROW);
+    int n_bad = 0;
+    if constexpr (code == Code::mxfp4) {
+        n_bad = code_mxfp4<lanes, false>(c, out, s, v);
+    } else if constexpr (code == Code::mxfp8) {
+        n_bad = code_mxfp8<lanes, __NV_E4M3>(c, out, s, v);
+    } else {
+        __builtin_assume(c.level != MXA_LEVEL_TOKEN_BLOCK || c.g_read);
+        const float g = row_factor(c, p.rows.x, s, v, shared);
+        n_bad = code_elements<lanes, code == Code::int8>(c, out, v, g);
+        write_factor(c, s, v, g);
+    }
+    report_nonfinite(c, s, v, n_bad);
 }
 
-template <int lanes, bool tile, Code first, Code second>
-__global__ void __launch_bounds__(block_threads<lanes, tile>, blocks_per_sm<lanes, tile>)
-    quantize_hot(const __grid_constant__ QuantParams p, int block_rows)
+/* Groups of rows one after another; the next one is loaded while this one is coded. */
+template <int lanes, Code first, Code second>
+__global__ void __launch_bounds__(small_block, small_blocks_per_sm)
+    quantize_rows(const __grid_constant__ QuantParams p, int block_rows)
 {
-    constexpr int group_rows = block_threads<lanes, tile> / lanes;
+    constexpr int group_rows = small_block / lanes;
     __shared__ Shared<lanes> shared;
     const mxa_tensor &t = p.rows.x;
+    const bool with_bias = p.bias.bias;
     const Span s = grid_span(p.rows, block_rows);
     const uint16_t *const rows = static_cast<const uint16_t *>(t.data) + row_offset(t, s, 0);
+    const RowsOut out = rows_out(p.copies[0], s), out2 = rows_out(p.copies[1], s);
     Piece<lanes> v;
     place_piece(s, v);
-    RawPiece raw = load_raw(rows + piece_offset(t, s, v.row, v.lane));
-    if (p.copies[0].mean || p.bias.bias) {
+    RawPiece raw = load_raw(rows + small_offset(t, s, v.row, v.lane));
+    if (p.copies[0].mean || with_bias) {
         load_mean(p.copies[0], s, shared);
-        if (p.bias.bias)
+        if (with_bias)
             load_bias_mean(p, s, shared);
         __syncthreads();
     }
-    if constexpr (tile) {
-        widen_as(t.dtype, raw, v);
-        code_piece<lanes, first, second>(p, s, v, shared);
-    } else {
 #pragma unroll 1
-        for (int group = 0; group < s.rows; group += group_rows) {
-            widen_as(t.dtype, raw, v);
-            if (group + group_rows < s.rows)
-                raw = load_raw(rows + piece_offset(t, s, v.row + group_rows, v.lane));
-            v.live = v.row < s.rows;
-            code_piece<lanes, first, second>(p, s, v, shared);
-            v.row += group_rows;
-        }
+    for (int group = 0; group < s.rows; group += group_rows) {
+        widen_as(t.dtype, raw, v);
+        if (group + group_rows < s.rows)
+            raw = load_raw(rows + small_offset(t, s, v.row + group_rows, v.lane));
+        v.live = v.row < s.rows;
+        if (with_bias)
+            shared.dot[threadIdx.x] = partial_dot<true>(v, shared);
+        prepare_piece(p.copies[0], shared, v);
+        if (with_bias)
+            store_bias(p, s, v, shared);
+        code_copy<first>(p, p.copies[0], out, s, v, shared);
+        if constexpr (second != Code::none)
+            code_copy<second>(p, p.copies[1], out2, s, v, shared);
+        v.row += group_rows;
     }
 }
 
-/* All 128 rows of a tile in one block of threads. */
-bool needs_tile(const QuantCopy &c)
+/* ---------------------------------------------------------------- copies whose rows share a factor */
+
+/* Half of a tile's rows stay in registers until the factor is known, the others wait in shared memory. */
+template <int lanes>
+constexpr int tile_block = MXA_TILE / 2 * lanes;
+
+/* [piece / 4][threads]: no two threads of an access meet in a bank. */
+extern __shared__ float4 stash[];
+
+template <int lanes>
+__device__ __forceinline__ void put_aside(const Piece<lanes> &v)
 {
-    return c.form == MXA_CUDA_E5M2 || (c.level == MXA_LEVEL_TOKEN_BLOCK && !c.g_read);
+#pragma unroll
+    for (int i = 0; i < piece / 4; i++)
+        stash[i * tile_block<lanes> + threadIdx.x] =
+            make_float4(v.x[4 * i], v.x[4 * i + 1], v.x[4 * i + 2], v.x[4 * i + 3]);
 }
+
+template <int lanes>
+__device__ __forceinline__ void take_back(Piece<lanes> &v)
+{
+#pragma unroll
+    for (int i = 0; i < piece / 4; i++) {
+        const float4 f = stash[i * tile_block<lanes> + threadIdx.x];
+        v.x[4 * i] = f.x;
+        v.x[4 * i + 1] = f.y;
+        v.x[4 * i + 2] = f.z;
+        v.x[4 * i + 3] = f.w;
+    }
+}
+
+/* What the tile's factor is made of. */
+template <Code code, int lanes>
+__device__ __forceinline__ int tile_part(const QuantCopy &c, const Piece<lanes> &v)
+{
+    if constexpr (code == Code::mxfp4_e5m2)
+        return piece_exponent(c, v);
+    else
+        return int(largest_finite_bits(v.x, v.amax));
+}
+
+template <Code code, int lanes>
+__device__ __forceinline__ void code_with(const QuantCopy &c, const RowsOut &out, const Span &s,
+                                          const Piece<lanes> &v, int exponent, float g)
+{
+    int n_bad;
+    if constexpr (code == Code::mxfp4_e5m2)
+        n_bad = code_folded<lanes, __NV_E5M2>(c, out, v, exponent);
+    else
+        n_bad = code_elements<lanes, true>(c, out, v, g);
+    write_factor(c, s, v, g);
+    report_nonfinite(c, s, v, n_bad);
+}
+
+template <int lanes, Code code>
+__global__ void __launch_bounds__(tile_block<lanes>, small_block *small_blocks_per_sm / tile_block<lanes>)
+    quantize_tile(const __grid_constant__ QuantParams p)
+{
+    __shared__ Shared<lanes> shared;
+    const mxa_tensor &t = p.rows.x;
+    const QuantCopy &c = p.copies[0];
+    const Span s = grid_span(p.rows, MXA_TILE);
+    const uint16_t *const rows = static_cast<const uint16_t *>(t.data) + row_offset(t, s, 0);
+    const RowsOut out = rows_out(c, s);
+    Piece<lanes> v;
+    place_piece(s, v);
+    const RawPiece upper = load_raw(rows + small_offset(t, s, v.row, v.lane));
+    const RawPiece lower = load_raw(rows + small_offset(t, s, v.row + MXA_TILE / 2, v.lane));
+    if (c.mean) {
+        load_mean(c, s, shared);
+        __syncthreads();
+    }
+    widen_as(t.dtype, upper, v);
+    prepare_piece(c, shared, v);
+    const uint32_t upper_amax = v.amax;
+    const int upper_part = tile_part<code>(c, v);
+    put_aside(v);
+
+    v.row += MXA_TILE / 2;
+    v.live = v.row < s.rows;
+    widen_as(t.dtype, lower, v);
+    prepare_piece(c, shared, v);
+    const int part = max(upper_part, tile_part<code>(c, v));
+    int exponent = 0;
+    float g;
+    if constexpr (code == Code::mxfp4_e5m2) {
+        exponent = container_scale<__NV_E5M2>(c, block_exponent(shared, part));
+        g = ldexpf(1.0f, exponent);
+    } else {
+        g = mxa_second_level(c.divisor, c.nvfp4, __uint_as_float(block_max(shared, uint32_t(part))));
+    }
+    code_with<code>(c, out, s, v, exponent, g);
+
+    v.row -= MXA_TILE / 2;
+    v.live = v.row < s.rows;
+    v.amax = upper_amax;
+    take_back(v);
+    code_with<code>(c, out, s, v, exponent, g);
+}
+
+/* ---------------------------------------------------------------- launches */
 
 /* Rows of a block of threads: a tile's, or fewer groups where there would be too few blocks. */
 template <int lanes>
@@ -137,40 +223,67 @@ int pick_block_rows(const int64_t shape[4], int multiprocessors)
     return rows;
 }
 
-template <int lanes, bool tile, Code first, Code second>
-void launch(const QuantParams &p, int multiprocessors, cudaStream_t stream)
+dim3 grid_of(const int64_t shape[4], int block_rows)
 {
-    const int64_t *const shape = p.rows.x.shape;
-    const int block_rows = tile ? MXA_TILE : pick_block_rows<lanes>(shape, multiprocessors);
-    const dim3 grid(unsigned((shape[2] + block_rows - 1) / block_rows), unsigned(shape[1]),
-                    unsigned(shape[0]));
-    quantize_hot<lanes, tile, first, second><<<grid, block_threads<lanes, tile>, 0, stream>>>(p, block_rows);
+    return dim3(unsigned((shape[2] + block_rows - 1) / block_rows), unsigned(shape[1]), unsigned(shape[0]));
 }
 
-template <bool tile, Code first, Code second>
-void launch_by_dim(const QuantParams &p, int multiprocessors, cudaStream_t stream)
+template <int lanes, Code first, Code second>
+cudaError_t launch_rows(const QuantParams &p, int multiprocessors, cudaStream_t stream)
+{
+    const int block_rows = pick_block_rows<lanes>(p.rows.x.shape, multiprocessors);
+    quantize_rows<lanes, first, second>
+        <<<grid_of(p.rows.x.shape, block_rows), small_block, 0, stream>>>(p, block_rows);
+    return cudaSuccess;
+}
+
+template <int lanes, Code code>
+cudaError_t launch_tile(const QuantParams &p, cudaStream_t stream)
+{
+    constexpr int bytes = piece * sizeof(float) * tile_block<lanes>;
+    const cudaError_t error =
+        cudaFuncSetAttribute(quantize_tile<lanes, code>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
+    if (error == cudaSuccess)
+        quantize_tile<lanes, code>
+            <<<grid_of(p.rows.x.shape, MXA_TILE), tile_block<lanes>, bytes, stream>>>(p);
+    return error;
+}
+
+template <Code first, Code second>
+cudaError_t launch_rows_by_dim(const QuantParams &p, int multiprocessors, cudaStream_t stream)
 {
     switch (p.rows.x.shape[3] / piece) {
-    case 2: launch<2, tile, first, second>(p, multiprocessors, stream); break;
-    case 4: launch<4, tile, first, second>(p, multiprocessors, stream); break;
-    default: launch<8, tile, first, second>(p, multiprocessors, stream); break;
+    case 2: return launch_rows<2, first, second>(p, multiprocessors, stream);
+    case 4: return launch_rows<4, first, second>(p, multiprocessors, stream);
+    default: return launch_rows<8, first, second>(p, multiprocessors, stream);
+    }
+}
+
+template <Code code>
+cudaError_t launch_tile_by_dim(const QuantParams &p, int, cudaStream_t stream)
+{
+    switch (p.rows.x.shape[3] / piece) {
+    case 2: return launch_tile<2, code>(p, stream);
+    case 4: return launch_tile<4, code>(p, stream);
+    default: return launch_tile<8, code>(p, stream);
     }
 }
 
 /* Every instance, by the codes of its copies. */
 struct Entry {
     Code codes[max_copies];
-    bool tile;
-    void (*launch)(const QuantParams &p, int multiprocessors, cudaStream_t stream);
+    bool tile; /* needs_tile */
+    cudaError_t (*launch)(const QuantParams &p, int multiprocessors, cudaStream_t stream);
 };
 
 const Entry entries[] = {
-    { { Code::int8, Code::none }, false, launch_by_dim<false, Code::int8, Code::none> },
-    { { Code::int8, Code::none }, true, launch_by_dim<true, Code::int8, Code::none> },
-    { { Code::fp8, Code::none }, false, launch_by_dim<false, Code::fp8, Code::none> },
-    { { Code::mxfp4_e5m2, Code::none }, true, launch_by_dim<true, Code::mxfp4_e5m2, Code::none> },
-    { { Code::mxfp4, Code::none }, false, launch_by_dim<false, Code::mxfp4, Code::none> },
-    { { Code::mxfp4, Code::mxfp8 }, false, launch_by_dim<false, Code::mxfp4, Code::mxfp8> },
+    { { Code::int8, Code::none }, false, launch_rows_by_dim<Code::int8, Code::none> },
+    { { Code::int8, Code::none }, true, launch_tile_by_dim<Code::int8> },
+    { { Code::fp8, Code::none }, false, launch_rows_by_dim<Code::fp8, Code::none> },
+    { { Code::mxfp4_e5m2, Code::none }, true, launch_tile_by_dim<Code::mxfp4_e5m2> },
+    { { Code::mxfp4, Code::none }, false, launch_rows_by_dim<Code::mxfp4, Code::none> },
+    { { Code::mxfp8, Code::none }, false, launch_rows_by_dim<Code::mxfp8, Code::none> },
+    { { Code::mxfp4, Code::mxfp8 }, false, launch_rows_by_dim<Code::mxfp4, Code::mxfp8> },
 };
 
 /* none: no entry has it. */
@@ -178,7 +291,7 @@ Code code_of(const QuantCopy &c)
 {
     if (c.form == MXA_CUDA_E5M2)
         return c.format == MXA_FORMAT_MXFP4 ? Code::mxfp4_e5m2 : Code::none;
-    if (c.form != MXA_CUDA_CODES)
+    if (c.form != MXA_CUDA_CODES || c.layout != MXA_LAYOUT_ROW)
         return Code::none;
     switch (c.format) {
     case MXA_FORMAT_INT8: return Code::int8;
@@ -189,6 +302,12 @@ Code code_of(const QuantCopy &c)
     }
 }
 
+/* A tile's rows share a factor that is computed. */
+bool needs_tile(const QuantCopy &c)
+{
+    return c.form == MXA_CUDA_E5M2 || (c.level == MXA_LEVEL_TOKEN_BLOCK && !c.g_read);
+}
+
 const Entry *find_entry(const QuantParams &p)
 {
     const Code first = p.n > 0 ? code_of(p.copies[0]) : Code::none;
@@ -196,6 +315,8 @@ const Entry *find_entry(const QuantParams &p)
     bool tile = false;
     for (int i = 0; i < p.n; i++)
         tile |= needs_tile(p.copies[i]);
+    if (tile && p.bias.bias)
+        return nullptr;
     for (const Entry &e : entries)
         if (e.codes[0] == first && e.codes[1] == second && e.tile == tile &&
             (p.n < 2 || second != Code::none))
@@ -207,9 +328,11 @@ const Entry *find_entry(const QuantParams &p)
 
 bool hot_fits(const QuantParams &p)
 {
+    constexpr int64_t most_stride = 1 << 23; /* 128 rows within 32 bits */
     const mxa_tensor &x = p.rows.x;
-    return x.dtype != MXA_DTYPE_F32 && x.shape[0] <= most_grid && x.shape[1] <= most_grid &&
-           !p.rows.sequences && !p.sanitize && p.same_steps && find_entry(p);
+    return x.dtype != MXA_DTYPE_F32 && x.stride[2] >= 0 && x.stride[2] < most_stride &&
+           x.shape[0] <= most_grid && x.shape[1] <= most_grid && !p.rows.sequences && !p.sanitize &&
+           p.same_steps && find_entry(p);
 }
 
 cudaError_t quantize_hot(const QuantParams &p, cudaStream_t stream)
@@ -219,7 +342,7 @@ cudaError_t quantize_hot(const QuantParams &p, cudaStream_t stream)
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)
-        find_entry(p)->launch(p, multiprocessors, stream);
+        error = find_entry(p)->launch(p, multiprocessors, stream);
     return error;
 }
 

@@ -48,31 +48,52 @@ __device__ __forceinline__ void load_piece(const QuantParams &p, const Span &s, 
 }
 
 template <int lanes>
-__device__ __forceinline__ int code_plain(const QuantCopy &c, const Span &s, const Piece<lanes> &v)
+__device__ __forceinline__ int code_plain(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v)
 {
     uint32_t w[piece / 2];
     if (c.format == MXA_FORMAT_BF16)
         round_halves<true>(v.x, v.amax, w);
     else
         round_halves<false>(v.x, v.amax, w);
-    store_piece(c, s, v, w);
+    store_piece(c, out, v, w);
     return 0;
 }
 
 template <int lanes>
-__device__ __forceinline__ int code_as_codes(const QuantCopy &c, const Span &s, const Piece<lanes> &v,
-                                             float g)
+__device__ __forceinline__ int code_as_codes(const QuantCopy &c, const RowsOut &out, const Span &s,
+                                             const Piece<lanes> &v, float g)
 {
     switch (c.format) {
-    case MXA_FORMAT_INT8: return code_elements<lanes, true>(c, s, v, g);
-    case MXA_FORMAT_FP8: return code_elements<lanes, false>(c, s, v, g);
-    case MXA_FORMAT_MXFP4: return code_mxfp4<lanes, true>(c, s, v);
-    case MXA_FORMAT_MXFP8_E4M3: return code_mxfp8<lanes, __NV_E4M3>(c, s, v);
-    case MXA_FORMAT_MXFP8_E5M2: return code_mxfp8<lanes, __NV_E5M2>(c, s, v);
-    case MXA_FORMAT_MXINT8: return code_mxint8(c, s, v);
-    case MXA_FORMAT_NVFP4: return code_nvfp4(c, s, v, g);
-    default: return code_plain(c, s, v);
+    case MXA_FORMAT_INT8: return code_elements<lanes, true>(c, out, v, g);
+    case MXA_FORMAT_FP8: return code_elements<lanes, false>(c, out, v, g);
+    case MXA_FORMAT_MXFP4: return code_mxfp4<lanes, true>(c, out, s, v);
+    case MXA_FORMAT_MXFP8_E4M3: return code_mxfp8<lanes, __NV_E4M3>(c, out, s, v);
+    case MXA_FORMAT_MXFP8_E5M2: return code_mxfp8<lanes, __NV_E5M2>(c, out, s, v);
+    case MXA_FORMAT_MXINT8: return code_mxint8(c, out, s, v);
+    case MXA_FORMAT_NVFP4: return code_nvfp4(c, out, s, v, g);
+    default: return code_plain(c, out, v);
     }
+}
+
+/* factor is multiplied by the container's scale. */
+template <int lanes, __nv_fp8_interpretation_t type>
+__device__ __forceinline__ int code_fold(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v,
+                                         Shared<lanes> &shared, float &factor)
+{
+    const int scale = container_scale<type>(c, block_exponent(shared, piece_exponent(c, v)));
+    factor *= ldexpf(1.0f, scale);
+    return code_folded<lanes, type>(c, out, v, scale);
+}
+
+template <int lanes>
+__device__ __forceinline__ int code_decoded(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v,
+                                            float g)
+{
+    if (c.is_mx)
+        return code_mx_decoded(c, out, v);
+    if (c.form == MXA_CUDA_BF16)
+        return code_nvfp4_decoded<lanes, true>(c, out, v, g);
+    return code_nvfp4_decoded<lanes, false>(c, out, v, g);
 }
 
 template <int lanes>
@@ -81,20 +102,17 @@ __device__ __forceinline__ void code_copy(const QuantParams &p, const QuantCopy 
 {
     const Span &s = block.span;
     const float g = row_factor(c, p.rows.x, s, v, block.shared);
+    const RowsOut out = rows_out(c, s);
     float factor = g;
-    int n_bad = 0;
+    int n_bad;
     if (c.form == MXA_CUDA_CODES)
-        n_bad = code_as_codes(c, s, v, g);
+        n_bad = code_as_codes(c, out, s, v, g);
     else if (c.form == MXA_CUDA_E5M2)
-        factor *= code_fold<lanes, __NV_E5M2>(c, s, v, block.shared);
+        n_bad = code_fold<lanes, __NV_E5M2>(c, out, v, block.shared, factor);
     else if (c.form == MXA_CUDA_E4M3)
-        factor *= code_fold<lanes, __NV_E4M3>(c, s, v, block.shared);
-    else if (c.is_mx)
-        code_mx_decoded(c, s, v);
-    else if (c.form == MXA_CUDA_BF16)
-        code_nvfp4_decoded<lanes, true>(c, s, v, g);
+        n_bad = code_fold<lanes, __NV_E4M3>(c, out, v, block.shared, factor);
     else
-        code_nvfp4_decoded<lanes, false>(c, s, v, g);
+        n_bad = code_decoded(c, out, v, g);
     write_factor(c, s, v, factor);
     report_nonfinite(c, s, v, n_bad);
 }
@@ -120,7 +138,7 @@ __global__ void __launch_bounds__(MXA_TILE *lanes, threads_per_sm / (MXA_TILE * 
             load_piece(p, s, v);
             __syncthreads();
             if (i == 0 && with_bias)
-                block.shared.dot[threadIdx.x] = partial_dot(v, block.shared);
+                block.shared.dot[threadIdx.x] = partial_dot<false>(v, block.shared);
             prepare_piece(c, block.shared, v);
             if (i == 0 && with_bias)
                 store_bias(p, s, v, block.shared);

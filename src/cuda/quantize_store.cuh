@@ -15,21 +15,23 @@ namespace mxa
 constexpr uint32_t bf16_nans = 0x7FC07FC0u, f16_nans = 0x7E007E00u; /* two */
 constexpr int no_row_exponent = -1024; /* below that of any number: a block of zeros */
 
-/* What threads share is kept apart from what is their own: it is computed once for all. */
-template <int lanes>
-__device__ __forceinline__ uint8_t *codes_of(const QuantCopy &c, const Span &s, const Piece<lanes> &v,
-                                             int bytes)
+/* Where the span's first row begins: what all threads share is computed once. scales: in layout ROW. */
+struct RowsOut {
+    uint8_t *codes, *scales;
+};
+
+__device__ __forceinline__ RowsOut rows_out(const QuantCopy &c, const Span &s)
 {
-    return c.codes + s.row * c.row_bytes + uint32_t(v.row * int(c.row_bytes) + v.lane * bytes);
+    return { c.codes + s.row * c.row_bytes, c.scales + s.row * c.scale_cols };
 }
 
 template <int lanes>
-__device__ __forceinline__ void store_scales(const QuantCopy &c, const Span &s, const Piece<lanes> &v, int n,
-                                             uint32_t scales)
+__device__ __forceinline__ void store_scales(const QuantCopy &c, const RowsOut &out, const Span &s,
+                                             const Piece<lanes> &v, int n, uint32_t scales)
 {
     const int col = v.lane * n;
     if (c.layout == MXA_LAYOUT_ROW) {
-        uint8_t *const to = c.scales + s.row * c.scale_cols + uint32_t(v.row * int(c.scale_cols) + col);
+        uint8_t *const to = out.scales + uint32_t(v.row * int(c.scale_cols) + col);
         for (int i = 0; i < n; i++)
             to[i] = uint8_t(scales >> 8 * i);
     } else {
@@ -41,11 +43,11 @@ __device__ __forceinline__ void store_scales(const QuantCopy &c, const Span &s, 
 }
 
 template <int lanes, int words>
-__device__ __forceinline__ void store_piece(const QuantCopy &c, const Span &s, const Piece<lanes> &v,
+__device__ __forceinline__ void store_piece(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v,
                                             const uint32_t (&w)[words])
 {
     if (v.live)
-        store_words(codes_of(c, s, v, words * int(sizeof w[0])), w);
+        store_words(out.codes + uint32_t(v.row * int(c.row_bytes) + v.lane * words * int(sizeof w[0])), w);
 }
 
 /* Block scale 2^e as its byte, 2^-e and 2^e. */
@@ -67,64 +69,68 @@ __device__ __forceinline__ MxBlock mx_block(const QuantCopy &c, const Piece<lane
 }
 
 template <int lanes>
-__device__ __forceinline__ int store_block(const QuantCopy &c, const Span &s, const Piece<lanes> &v,
-                                           const MxBlock &b)
+__device__ __forceinline__ int store_block(const QuantCopy &c, const RowsOut &out, const Span &s,
+                                           const Piece<lanes> &v, const MxBlock &b)
 {
     if (v.live)
-        store_scales(c, s, v, 1, b.bad ? MXA_E8M0_NAN : b.scale);
+        store_scales(c, out, s, v, 1, b.bad ? MXA_E8M0_NAN : b.scale);
     return b.bad;
 }
 
 /* capped: some magnitudes are larger than 6, as with the rule FLOOR. */
 template <int lanes, bool capped>
-__device__ __forceinline__ int code_mxfp4(const QuantCopy &c, const Span &s, const Piece<lanes> &v)
+__device__ __forceinline__ int code_mxfp4(const QuantCopy &c, const RowsOut &out, const Span &s,
+                                          const Piece<lanes> &v)
 {
     const MxBlock b = mx_block(c, v);
     uint32_t w[piece / 8];
     code_e2m1<capped>(v.x, b.power, w);
     if (b.bad)
         fill_words(0, w);
-    store_piece(c, s, v, w);
-    return store_block(c, s, v, b);
+    store_piece(c, out, v, w);
+    return store_block(c, out, s, v, b);
 }
 
 template <int lanes, __nv_fp8_interpretation_t type>
-__device__ __forceinline__ int code_mxfp8(const QuantCopy &c, const Span &s, const Piece<lanes> &v)
+__device__ __forceinline__ int code_mxfp8(const QuantCopy &c, const RowsOut &out, const Span &s,
+                                          const Piece<lanes> &v)
 {
     const MxBlock b = mx_block(c, v);
     uint32_t w[piece / 4];
     code_fp8<type>(v.x, b.power, w);
     if (b.bad)
         fill_words(0, w);
-    store_piece(c, s, v, w);
-    return store_block(c, s, v, b);
+    store_piece(c, out, v, w);
+    return store_block(c, out, s, v, b);
 }
 
 template <int lanes>
-__device__ __forceinline__ int code_mxint8(const QuantCopy &c, const Span &s, const Piece<lanes> &v)
+__device__ __forceinline__ int code_mxint8(const QuantCopy &c, const RowsOut &out, const Span &s,
+                                           const Piece<lanes> &v)
 {
     const MxBlock b = mx_block(c, v);
     uint32_t w[piece / 4];
     mxint8_words(v.x, b.power, w);
     if (b.bad)
         fill_words(0, w);
-    store_piece(c, s, v, w);
-    return store_block(c, s, v, b);
+    store_piece(c, out, v, w);
+    return store_block(c, out, s, v, b);
 }
 
 /* FP8 and INT8. */
 template <int lanes, bool int8>
-__device__ __forceinline__ int code_elements(const QuantCopy &c, const Span &s, const Piece<lanes> &v,
+__device__ __forceinline__ int code_elements(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v,
                                              float g)
 {
     uint32_t w[piece / 4];
     const int n_bad = int8 ? code_int8_elements(v.x, g, v.amax, w) : code_fp8_elements(v.x, g, v.amax, w);
-    store_piece(c, s, v, w);
+    store_piece(c, out, v, w);
     return n_bad;
 }
 
 template <int lanes>
-__device__ __forceinline__ int code_nvfp4(const QuantCopy &c, const Span &s, const Piece<lanes> &v, float g)
+__device__ __forceinline__ int code_nvfp4(const QuantCopy &c, const RowsOut &out, const Span &s,
+                                          const Piece<lanes> &v, float g)
 {
     uint32_t w[piece / 8], scales = 0;
     int n_bad = 0;
@@ -140,41 +146,54 @@ __device__ __forceinline__ int code_nvfp4(const QuantCopy &c, const Span &s, con
             n_bad += b.bad;
         }
     }
-    store_piece(c, s, v, w);
+    store_piece(c, out, v, w);
     if (v.live)
-        store_scales(c, s, v, 2, scales);
+        store_scales(c, out, s, v, 2, scales);
     return n_bad;
 }
 
-/*
- * The container's scale is that of all 128 rows; its exponent goes into the factor. Returns what g is
- * multiplied by.
- */
-template <int lanes, __nv_fp8_interpretation_t type>
-__device__ __forceinline__ float code_fold(const QuantCopy &c, const Span &s, const Piece<lanes> &v,
-                                           Shared<lanes> &shared)
+/* The exponent of the largest number that the piece decodes to; no_row_exponent for zeros and NaN. */
+template <int lanes>
+__device__ __forceinline__ int piece_exponent(const QuantCopy &c, const Piece<lanes> &v)
+{
+    const MxBlock b = mx_block(c, v);
+    const float largest = rounded(__uint_as_float(v.amax) * b.power, rounding_of(c.format));
+    const bool counts = !b.bad && largest > 0.0f;
+    return counts ? int(__float_as_uint(largest) >> 23) - 127 + int(b.scale) - 127 : no_row_exponent;
+}
+
+/* The exponent of the scale of a container, from that of the largest number of its 128 rows. */
+template <__nv_fp8_interpretation_t type>
+__device__ __forceinline__ int container_scale(const QuantCopy &c, int exponent)
 {
     constexpr mxa_container container = type == __NV_E5M2 ? MXA_CONTAINER_E5M2 : MXA_CONTAINER_E4M3;
-    const MxBlock b = mx_block(c, v);
-    const Rounding r = rounding_of(c.format);
-    const float largest = rounded(__uint_as_float(v.amax) * b.power, r); /* not NaN: fminf drops it */
-    const bool counts = !b.bad && largest > 0.0f;
-    const int own = counts ? int(__float_as_uint(largest) >> 23) - 127 + int(b.scale) - 127 : no_row_exponent;
-    const int exponent = int(block_max(shared, uint32_t(own - no_row_exponent))) + no_row_exponent;
-    const int row_scale = exponent == no_row_exponent ? 0 : mxa_fold_row_scale(c.format, container, exponent);
+    return exponent == no_row_exponent ? 0 : mxa_fold_row_scale(c.format, container, exponent);
+}
 
-    const int step = max(int(b.scale) - 127 - row_scale, -127); /* below, all of it vanishes */
+/* The largest exponent of all threads. */
+template <int lanes>
+__device__ __forceinline__ int block_exponent(Shared<lanes> &shared, int exponent)
+{
+    return int(block_max(shared, uint32_t(exponent - no_row_exponent))) + no_row_exponent;
+}
+
+template <int lanes, __nv_fp8_interpretation_t type>
+__device__ __forceinline__ int code_folded(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v,
+                                           int scale)
+{
+    const MxBlock b = mx_block(c, v);
+    const int step = max(int(b.scale) - 127 - scale, -127); /* below, all of it vanishes */
     uint32_t w[piece / 4];
-    fold_mx<type>(v.x, r, b.power, mxa_pow2(step), w);
+    fold_mx<type>(v.x, rounding_of(c.format), b.power, mxa_pow2(step), w);
     if (b.bad)
         fill_words(MXA_FP8_NAN * 0x01010101u, w);
-    store_piece(c, s, v, w);
-    return ldexpf(1.0f, row_scale);
+    store_piece(c, out, v, w);
+    return b.bad;
 }
 
 /* MX formats in bf16. */
 template <int lanes>
-__device__ __forceinline__ void code_mx_decoded(const QuantCopy &c, const Span &s, const Piece<lanes> &v)
+__device__ __forceinline__ int code_mx_decoded(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v)
 {
     const MxBlock b = mx_block(c, v);
     uint32_t w[piece / 2];
@@ -184,16 +203,18 @@ __device__ __forceinline__ void code_mx_decoded(const QuantCopy &c, const Span &
         decode_mx<false>(v.x, rounding_of(c.format), b.power, b.value, w);
     if (b.bad)
         fill_words(bf16_nans, w);
-    store_piece(c, s, v, w);
+    store_piece(c, out, v, w);
+    return b.bad;
 }
 
 /* NVFP4 in bf16 or fp16, without g. */
 template <int lanes, bool bf16>
-__device__ __forceinline__ void code_nvfp4_decoded(const QuantCopy &c, const Span &s, const Piece<lanes> &v,
-                                                   float g)
+__device__ __forceinline__ int code_nvfp4_decoded(const QuantCopy &c, const RowsOut &out,
+                                                  const Piece<lanes> &v, float g)
 {
     const Rounding r = rounding_of(MXA_FORMAT_NVFP4);
     uint32_t w[piece / 2];
+    int n_bad = 0;
 #pragma unroll
     for (int i = 0; i < piece / 8; i++) {
         const int first = i / 2 * MXA_NVFP4_BLOCK;
@@ -208,8 +229,10 @@ __device__ __forceinline__ void code_nvfp4_decoded(const QuantCopy &c, const Spa
 #pragma unroll
         for (int j = 0; j < 4; j++)
             w[4 * i + j] = b.bad ? (bf16 ? bf16_nans : f16_nans) : half_pair<bf16>(t[2 * j], t[2 * j + 1]);
+        n_bad += i % 2 == 0 && b.bad;
     }
-    store_piece(c, s, v, w);
+    store_piece(c, out, v, w);
+    return n_bad;
 }
 
 /* n_bad of this thread's; nonfinite_tiles were cleared before. */
