@@ -2,6 +2,7 @@
 #include "attention_run_cuda.h"
 
 #include "core/bits.h"
+#include "core/tensor.h"
 #include "cuda/loader.h"
 
 #include <string.h>
@@ -107,6 +108,25 @@ static mxa_tensor upload_tensor(const mxa_tensor *x)
     return copy;
 }
 
+/* The same numbers with rows that begin at multiples of 16 bytes, as some entries need them. */
+static mxa_tensor upload_aligned(const mxa_tensor *x)
+{
+    enum { UNIT = 8 };
+    const int64_t row = (x->shape[3] + UNIT - 1) / UNIT * UNIT,
+                  rows = x->shape[0] * x->shape[1] * x->shape[2];
+    const check_buf memory = check_bytes((size_t)(rows * row * mxa_dtype_bytes(x->dtype)));
+    mxa_tensor copy = { memory.data,
+                        x->dtype,
+                        { x->shape[0], x->shape[1], x->shape[2], x->shape[3] },
+                        { x->shape[1] * x->shape[2] * row, x->shape[2] * row, row, 1 } };
+    for (int64_t b = 0; b < x->shape[0]; b++)
+        for (int64_t h = 0; h < x->shape[1]; h++)
+            for (int64_t i = 0; i < x->shape[2]; i++)
+                memcpy(mxa_row(&copy, b, h, i), mxa_row(x, b, h, i),
+                       (size_t)(x->shape[3] * mxa_dtype_bytes(x->dtype)));
+    return upload_tensor(&copy);
+}
+
 static void widen(const attention_problem *a, check_buf narrow, attention_result *r)
 {
     float *const wide = (float *)(void *)r->out.data;
@@ -120,14 +140,15 @@ static void widen(const attention_problem *a, check_buf narrow, attention_result
                 a->p.out_dtype == MXA_DTYPE_F16 ? mxa_f32_from_f16(half[i]) : mxa_f32_from_bf16(half[i]);
 }
 
-static mxa_status call(const attention_problem *a, const mxa_plan *plan, attention_result *r)
+static mxa_status call(const attention_problem *a, const mxa_plan *plan, bool aligned, attention_result *r)
 {
     const mxa_problem *const p = &a->p;
     const int64_t batch = plan->packed ? 1 : p->batch, rows = batch * p->heads * p->q_len;
     const check_buf work = check_bytes(mxa_plan_work_bytes(plan));
     const check_buf out = check_bytes((size_t)(rows * p->head_dim_v * mxa_dtype_bytes(p->out_dtype)));
     arena_used = 0;
-    const mxa_tensor q = upload_tensor(&a->q), k = upload_tensor(&a->k), v = upload_tensor(&a->v);
+    mxa_tensor (*const up)(const mxa_tensor *) = aligned ? upload_aligned : upload_tensor;
+    const mxa_tensor q = up(&a->q), k = up(&a->k), v = up(&a->v);
     const mxa_tensor o =
         mxa_tensor_contiguous(upload_guarded(out), p->out_dtype, batch, p->heads, p->q_len, p->head_dim_v);
     const size_t means = (size_t)(p->batch * p->heads_kv * p->head_dim) * sizeof(float);
@@ -162,7 +183,9 @@ attention_result cuda_run(const attention_problem *a, const mxa_attention_impl *
     mxa_plan *plan = NULL;
     mxa_status status = make_plan(a, impl, &plan);
     if (status == MXA_OK)
-        status = call(a, plan, &r);
+        status = call(a, plan, false, &r);
+    if (status == MXA_ERR_UNSUPPORTED) /* of the tensors as they lie in memory */
+        status = call(a, plan, true, &r);
     mxa_plan_free(plan);
     if (status != MXA_OK)
         check_fail("%s, %s: %s", impl->name, a->recipe_text, mxa_error_text());

@@ -83,7 +83,8 @@ const char *refuses_sizes(const mxa_plan *plan)
 {
     const mxa_problem &p = plan->problem;
     if (p.q_len > length_limit || p.kv_len > length_limit || plan->q_rows + MXA_TILE >= row_limit ||
-        plan->k_rows + MXA_TILE >= row_limit || plan->n_tiles * p.heads >= row_limit)
+        plan->k_rows + MXA_TILE >= row_limit || plan->n_tiles * p.heads >= row_limit ||
+        plan->n_sequences * p.heads >= row_limit >> prefill_head_shift)
         return "counts rows in 31 bits and lengths in 28";
     for (int64_t b = 0; b < plan->n_sequences; b++)
         if (plan->sequences[b].map.q_offset > length_limit || plan->sequences[b].map.q_offset < -length_limit)

@@ -21,9 +21,9 @@ struct RowOutput : RowBlock<T> {
 
     float inverse[2]; /* of the sums of the row block whose last P V is under way, */
     int64_t dest;     /* where its row r and this thread's first column go, */
-    int dest_place;   /* sequence * heads + head, */
     int dest_row;     /* row r of the sequence's queries, */
-    int dest_rows;    /* bit i: row r + 8 i exists; bit 2 + i: its sum is out of range */
+    /* sequence * heads + head, above flags: i: row r + 8 i exists; 2 + i: its sum is out of range */
+    int dest_head;
 
     using RowBlock<T>::RowBlock;
 
@@ -39,17 +39,17 @@ struct RowOutput : RowBlock<T> {
         const int row = it.first + first_row;
         dest = it.batch * p.out_stride_b + it.h * p.out_stride_h + (it.q_row + first_row) * p.out_stride_s +
                2 * (lane % 4);
-        dest_place = it.sequence * p.heads + it.h;
         dest_row = row;
-        dest_rows = (row >= 0 && row < it.q_len) | (row >= -8 && row < it.q_len - 8) << 1;
+        dest_head = (it.sequence * p.heads + it.h) << prefill_head_shift | (row >= 0 && row < it.q_len) |
+                    (row >= -8 && row < it.q_len - 8) << 1;
 #pragma unroll
         for (int r = 0; r < 2; r++) {
             const float total = row_total(row_sum[r]);
             const bool in_range = total >= T::least_sum && total < INFINITY;
             if (!in_range && (total != 0.0f || sees_keys(it, it.q_tile * tile + first_row + 8 * r)))
-                dest_rows |= 4 << r;
+                dest_head |= 4 << r;
             inverse[r] = total == 0.0f ? 0.0f : reciprocal_approx(total);
-            if (p.lse && (dest_rows >> r & 1) && lane % 4 == 0) {
+            if (p.lse && (dest_head >> r & 1) && lane % 4 == 0) {
                 const int64_t at =
                     (int64_t(it.batch) * p.heads + it.h) * p.tensor_q_len + it.q_row + first_row;
                 p.lse[at + 8 * r] = (row_max[r] + log2_approx(total)) * ln_2; /* -inf if no key is seen */
@@ -60,13 +60,14 @@ struct RowOutput : RowBlock<T> {
     /* Rows of this thread, a bit each, go to the list once, by the first of their lanes. */
     __device__ __forceinline__ void redo(int bad)
     {
-        bad &= dest_rows;
+        bad &= dest_head;
         bad |= __shfl_xor_sync(~0u, bad, 1);
         bad |= __shfl_xor_sync(~0u, bad, 2);
 #pragma unroll
         for (int r = 0; r < 2; r++)
             if (lane % 4 == 0 && (bad >> r & 1))
-                p.redo[atomicAdd(p.redo_count, 1)] = { dest_place / p.heads, dest_place % p.heads,
+                p.redo[atomicAdd(p.redo_count, 1)] = { (dest_head >> prefill_head_shift) / p.heads,
+                                                       (dest_head >> prefill_head_shift) % p.heads,
                                                        dest_row + 8 * r };
     }
 
@@ -75,7 +76,7 @@ struct RowOutput : RowBlock<T> {
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int columns = dest_rows >> r & 1 ? p.dim_v - 2 * (lane % 4) : 0;
+            const int columns = dest_head >> r & 1 ? p.dim_v - 2 * (lane % 4) : 0;
             uint32_t *pairs = static_cast<uint32_t *>(p.out) + (dest + 8 * r * p.out_stride_s) / 2;
 #pragma unroll
             for (int i = 0; i < T::dim_v / 8; i++) {
@@ -91,7 +92,7 @@ struct RowOutput : RowBlock<T> {
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const int columns = dest_rows >> r & 1 ? p.dim_v - 2 * (lane % 4) : 0;
+            const int columns = dest_head >> r & 1 ? p.dim_v - 2 * (lane % 4) : 0;
             float *to = static_cast<float *>(p.out) + dest + 8 * r * p.out_stride_s;
             float wrong = 0.0f;
 #pragma unroll
@@ -113,7 +114,7 @@ struct RowOutput : RowBlock<T> {
         else
             store_half(wrong);
         /* A sum of zeros is +0 in both halves unless a NaN went in. */
-        const int bad = (wrong[0] != 0u) | (wrong[1] != 0u) << 1 | dest_rows >> 2;
+        const int bad = (wrong[0] != 0u) | (wrong[1] != 0u) << 1 | (dest_head >> 2 & 3);
         if (__any_sync(~0u, bad != 0))
             redo(bad);
     }

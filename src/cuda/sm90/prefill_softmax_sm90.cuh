@@ -54,7 +54,6 @@ struct RowBlock {
     float out[n_out];
     float row_max[2], row_sum[2];
     float factor[2], offset[2]; /* of a low logit in base 2: factor * K's factor * score + offset */
-    float sink;                 /* in base 2 */
     const float *k_factor;      /* of the step in hand, low ones only */
     int lane, first_row;        /* first_row: of this thread, counted from the first query of the tile */
 
@@ -67,7 +66,7 @@ struct RowBlock {
     {
         offset[0] = offset[1] = 0.0f;
         factor[0] = factor[1] = 1.0f;
-        sink = p.sinks ? __ldg(p.sinks + it.h) * log2_e : -INFINITY;
+        row_max[0] = row_max[1] = p.sinks ? __ldg(p.sinks + it.h) : -INFINITY;
         if (!T::has_low && !p.bias_in_high)
             return;
         const int row = it.first + first_row; /* query, which may not exist */
@@ -89,14 +88,8 @@ struct RowBlock {
         for (int r = 0; r < 2; r++) {
             factor[r] *= p.scale_log2;
             offset[r] *= log2_e;
-            row_max[r] = row_sum[r] = 0.0f;
+            row_max[r] *= log2_e; /* the sink's logit, until a first maximum */
         }
-    }
-
-    /* One of the lanes of a row counts the sink. */
-    __device__ __forceinline__ float sink_term(float m) const
-    {
-        return lane % 4 == 0 ? exp2_approx(sink - m) : 0.0f;
     }
 
     /*
@@ -183,8 +176,8 @@ struct RowBlock {
     __device__ __forceinline__ void first_max(bool high, bool linear)
     {
         constexpr int blocks = T::keys / 8, sampled = 4;
-        const Line line = linear ? logit_line(high, true) : less_m_line();
-        float most[2] = { sink, sink };
+        const Line line = linear ? logit_line(high, false) : Line{ { 1.0f, 1.0f }, {}, {} };
+        float most[2] = { row_max[0], row_max[1] };
 #pragma unroll
         for (int block = 0; block < blocks; block += blocks / sampled) {
             const float2 g = T::key_factors && !high && linear ? factors_of_keys(block) : float2{};
@@ -194,9 +187,10 @@ struct RowBlock {
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
+            const float sink = row_max[r];
             most[r] = row_largest(most[r]);
             row_max[r] = most[r] == -INFINITY ? 0.0f : most[r];
-            row_sum[r] = sink_term(row_max[r]);
+            row_sum[r] = lane % 4 == 0 ? exp2_approx(sink - row_max[r]) : 0.0f; /* counted by one lane */
         }
     }
 

@@ -14,6 +14,7 @@ constexpr int groups = 2; /* of consumers, each with an equal part of the querie
 constexpr int rows = tile / groups;
 static_assert(rows == 64, "the rows of a wgmma");
 
+constexpr int prefill_head_shift = 4; /* bits that a number of a head leaves to flags in an int */
 constexpr int prefill_threads = 128 * (1 + groups);
 
 /* 128 threads each; the sum is the register file. */
