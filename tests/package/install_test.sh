@@ -37,3 +37,7 @@ done
 
 echo "-- command"
 "$work/moved/bin/mxattn" info
+if [ -e "$libs/libmxattn_cuda.so" ] && "$work/moved/bin/mxattn" info | grep "needs libmxattn_cuda.so"; then
+    echo "the CUDA library beside libmxattn.so is not found"
+    exit 1
+fi
