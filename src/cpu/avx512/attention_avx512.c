@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Tiled attention with AVX-512, VNNI and, where it is fast, BF16. For each key tile, K and V are decoded and laid out once
- * for the whole item; then blocks of query rows go through logits, softmax and P V while their data is in the
- * L1 cache (docs/kernels_cpu.md).
+ * Tiled attention with AVX-512, VNNI and, where it is fast, BF16. For each key tile, K and V are decoded and
+ * laid out once for the whole item; then blocks of query rows go through logits, softmax and P V while their
+ * data is in the L1 cache (docs/kernels_cpu.md).
  */
 #include "cpu/avx512/attention_avx512.h"
 
@@ -66,7 +66,7 @@ const char *mxa_attention_avx512_refuses(const mxa_plan *plan)
     return plan->recipe.exact ? "computes in fp32, recipe exact wants float64" : NULL;
 }
 
-/* What rows see of the tile; they see as much between them as the first and the last in common, if not less. */
+/* Rows from first on, whose keys in whole groups are what they see between them. */
 static void add_block(mxa_avx512_work *w, const mxa_key_tile *t, bool all_seen, int64_t first)
 {
     mxa_avx512_block b;

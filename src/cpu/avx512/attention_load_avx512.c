@@ -186,40 +186,61 @@ void mxa_avx512_load_k(mxa_avx512_work *w, const mxa_key_tile *t)
         mxa_avx512_pair_keys(raw + j * stride, stride, words, flip, (uint32_t *)w->k + j * words);
 }
 
-/*
- * 32 channels of V from d on for key j, in the P V type; zeros past the last and where no row sees the key. The
- * careful path takes Inf and NaN out.
- */
-static void load_channels(const mxa_avx512_work *w, const mxa_key_tile *t, int64_t j, int64_t d, __m512 c[2])
+/* 32 channels of V, from its rows. */
+typedef struct channels {
+    const char *first; /* those of the first key that some row sees */
+    int64_t stride;    /* bytes from key to key */
+    mxa_dtype from, to;
+    __mmask32 whole; /* the ones that V has */
+    bool careful;
+} channels;
+
+static channels channels_of(const mxa_item_rows *item, const mxa_key_tile *t, int64_t d)
 {
-    const mxa_item_rows *const item = &w->item;
     const mxa_tensor *const v = item->job->v;
+    const int64_t element = mxa_dtype_bytes(v->dtype);
+    const int64_t key = item->s->k_first + t->first + t->begin;
+    return (channels){
+        .first = (const char *)mxa_row(v, item->s->batch, item->h_kv, key) + d * element,
+        .stride = v->stride[2] * element,
+        .from = v->dtype,
+        .to = item->job->plan->pv == MXA_PV_F16 ? MXA_DTYPE_F16 : MXA_DTYPE_BF16,
+        .whole = mxa_avx512_first_halves(item->dim_v - d),
+        .careful = item->careful,
+    };
+}
+
+/* Of key j, in the P V type; zeros where no row sees it. The careful path takes Inf and NaN out. */
+static inline void load_key(const channels *v, const mxa_key_tile *t, int64_t j, bool *v_nonfinite,
+                            __m512 c[2])
+{
     c[0] = c[1] = _mm512_setzero_ps();
     if (j < t->begin || j >= t->end)
         return;
-    const void *const row = mxa_row(v, item->s->batch, item->h_kv, item->s->k_first + t->first + j);
-    const mxa_dtype type = item->job->plan->pv == MXA_PV_F16 ? MXA_DTYPE_F16 : MXA_DTYPE_BF16;
-    mxa_avx512_load_floats(row, v->dtype, d, mxa_avx512_first_halves(item->dim_v - d), c);
-    if (v->dtype != type)
-        mxa_avx512_round_to(type, c);
-    if (item->careful && mxa_avx512_drop_nonfinite(c))
-        item->v_nonfinite[j] = true;
+    mxa_avx512_load_floats(v->first + (j - t->begin) * v->stride, v->from, v->whole, c);
+    if (v->from != v->to)
+        mxa_avx512_round_to(v->to, c);
+    if (v->careful && mxa_avx512_drop_nonfinite(c))
+        v_nonfinite[j] = true;
 }
 
 /* Whole groups of keys; those that no row sees are zero. */
 void mxa_avx512_load_v(mxa_avx512_work *w, const mxa_key_tile *t)
 {
     const int64_t first = t->begin / MXA_AVX512_COLS * MXA_AVX512_COLS, end = mxa_avx512_groups(t->end);
-    memset(w->item.v_nonfinite, 0, MXA_TILE * sizeof *w->item.v_nonfinite);
-    for (int64_t d = 0; d < w->item.channels; d += MXA_AVX512_COLS)
+    bool *const nonfinite = w->item.v_nonfinite;
+    memset(nonfinite, 0, MXA_TILE * sizeof *nonfinite);
+    for (int64_t d = 0; d < w->item.channels; d += MXA_AVX512_COLS) {
+        const channels v = channels_of(&w->item, t, d);
         for (int64_t j = first; j < end; j += 2) {
             const int64_t at = d * MXA_TILE + j * MXA_AVX512_COLS;
             __m512 even[2], odd[2];
-            load_channels(w, t, j, d, even);
-            load_channels(w, t, j + 1, d, odd);
+            load_key(&v, t, j, nonfinite, even);
+            load_key(&v, t, j + 1, nonfinite, odd);
             if (w->bf16)
                 mxa_avx512_pair_channels(even, odd, (uint16_t *)w->v + at);
             else
                 mxa_avx512_store_channels(even, odd, (float *)w->v + at);
         }
+    }
 }

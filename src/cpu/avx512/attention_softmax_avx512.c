@@ -11,6 +11,9 @@
 
 static const float raise_above = 8.0f;
 
+/* Vectors of a row whose functions are taken together. */
+enum { VECTORS = 4 };
+
 /*
  * Dot products to logits in base 2 less base, or to natural ones where a softcap follows. Returns the largest
  * of each lane.
@@ -57,23 +60,58 @@ static __m512 mask_logits(float *s, const mxa_avx512_block *b, mxa_span seen)
     return largest;
 }
 
-/* Logits to weights: floats in place, or rounded to bf16; adds the unrounded ones to the row's sums. */
-MXA_AVX512_INLINE void weigh(bool bf16, float *s, const mxa_avx512_block *b, uint16_t *p, float *sums)
+/* 2^x for n vectors side by side, as mxa_avx512_exp2: a step of all of them hides the latency of one. */
+MXA_AVX512_INLINE void exp2_each(int n, __m512 *x)
 {
-    __m512 sum = _mm512_loadu_ps(sums), second = _mm512_setzero_ps();
-    for (int64_t j = b->begin; j < b->end; j += MXA_AVX512_COLS) {
-        const __m512 x = mxa_avx512_exp2(_mm512_loadu_ps(s + j));
-        const __m512 y = mxa_avx512_exp2(_mm512_loadu_ps(s + j + MXA_AVX512_LANES));
-        sum = _mm512_add_ps(sum, x);
-        second = _mm512_add_ps(second, y);
-        if (bf16) {
-            _mm512_storeu_si512(p + j, mxa_avx512_pack_bf16(x, y));
-        } else {
-            _mm512_storeu_ps(s + j, x);
-            _mm512_storeu_ps(s + j + MXA_AVX512_LANES, y);
-        }
+    __m512 f[VECTORS], p[VECTORS];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        x[i] = mxa_avx512_split(x[i], &f[i]);
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        p[i] = _mm512_fmadd_ps(_mm512_set1_ps(0x1.3a02ccp-7f), f[i], _mm512_set1_ps(0x1.c9fc46p-5f));
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        p[i] = _mm512_fmadd_ps(p[i], f[i], _mm512_set1_ps(0x1.ec0378p-3f));
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        p[i] = _mm512_fmadd_ps(p[i], f[i], _mm512_set1_ps(0x1.62e12cp-1f));
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        p[i] = _mm512_fmadd_ps(p[i], f[i], _mm512_set1_ps(1.0f));
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        x[i] = _mm512_mul_ps(p[i], x[i]);
+}
+
+/* Logits of n vectors to weights: floats in place, or bf16 in p. Adds the unrounded ones to two sums. */
+MXA_AVX512_INLINE void weigh_vectors(int n, bool bf16, float *s, uint16_t *p, __m512 sums[2])
+{
+    __m512 x[VECTORS];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        x[i] = _mm512_loadu_ps(s + i * MXA_AVX512_LANES);
+    exp2_each(n, x);
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++) {
+        sums[i % 2] = _mm512_add_ps(sums[i % 2], x[i]);
+        if (!bf16)
+            _mm512_storeu_ps(s + i * MXA_AVX512_LANES, x[i]);
+        else if (i % 2)
+            _mm512_storeu_si512(p + (i - 1) * MXA_AVX512_LANES, mxa_avx512_pack_bf16(x[i - 1], x[i]));
     }
-    _mm512_storeu_ps(sums, _mm512_add_ps(sum, second));
+}
+
+/* Logits of a row to weights; adds them to its sums. */
+MXA_AVX512_INLINE void weigh(bool bf16, float *s, const mxa_avx512_block *b, uint16_t *p, float *row_sums)
+{
+    __m512 sums[2] = { _mm512_loadu_ps(row_sums), _mm512_setzero_ps() };
+    int64_t j = b->begin;
+    for (; j + VECTORS * MXA_AVX512_LANES <= b->end; j += VECTORS * MXA_AVX512_LANES)
+        weigh_vectors(VECTORS, bf16, s + j, p + j, sums);
+    for (; j < b->end; j += MXA_AVX512_COLS)
+        weigh_vectors(2, bf16, s + j, p + j, sums);
+    _mm512_storeu_ps(row_sums, _mm512_add_ps(sums[0], sums[1]));
 }
 
 /* Set the row's reference to the largest logit; sum, O and logits follow. */

@@ -141,17 +141,16 @@ static inline void mxa_avx512_pair_keys(const char *x, int64_t stride, int64_t w
         }
 }
 
-/* Floats of the elements of a row from d on that whole has bits for, then zeros. */
-static inline void mxa_avx512_load_floats(const void *row, mxa_dtype type, int64_t d, __mmask32 whole,
-                                          __m512 c[2])
+/* 32 elements as floats, zeros where whole has no bit. */
+static inline void mxa_avx512_load_floats(const void *x, mxa_dtype type, __mmask32 whole, __m512 c[2])
 {
     if (type == MXA_DTYPE_F32) {
-        const float *const at = (const float *)row + d;
+        const float *const at = x;
         c[0] = _mm512_maskz_loadu_ps((__mmask16)whole, at);
         c[1] = _mm512_maskz_loadu_ps((__mmask16)(whole >> MXA_AVX512_LANES), at + MXA_AVX512_LANES);
         return;
     }
-    const __m512i halves = _mm512_maskz_loadu_epi16(whole, (const uint16_t *)row + d);
+    const __m512i halves = _mm512_maskz_loadu_epi16(whole, x);
     const __m256i low = _mm512_castsi512_si256(halves), high = _mm512_extracti64x4_epi64(halves, 1);
     c[0] = type == MXA_DTYPE_F16 ? _mm512_cvtph_ps(low) : mxa_avx512_widen_bf16(low);
     c[1] = type == MXA_DTYPE_F16 ? _mm512_cvtph_ps(high) : mxa_avx512_widen_bf16(high);
