@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every entry of the CUDA backend against the float64 reference on the CPU within the tolerance of
- * docs/numerics.md, section 12; and that a second call gives the same bits. Skipped without a device.
+ * docs/numerics.md, section 12; a second call and what masked keys hold do not change a bit. Skipped without a
+ * device.
  */
 #include "check_lists.h"
 
+#include "attention_masked.h"
 #include "attention_run_cuda.h"
 #include "attention_tolerance.h"
 #include "check_state.h"
@@ -34,6 +36,7 @@ static void check_entry_once(const mxa_attention_impl *impl, int *ran)
     check_same("out of a second call", got.out, again.out);
     check_same("lse of a second call", got.lse, again.lse);
     check_tolerance(&a, impl, &got);
+    check_masked(&a, cuda_run, impl);
     ++*ran;
 }
 
