@@ -115,8 +115,9 @@ static void store_row(const mxa_item_rows *w, mxa_quantize_rows_fn *to_half, int
     }
     const mxa_format format = out->dtype == MXA_DTYPE_F16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16;
     const mxa_code_spec spec = { .info = mxa_format_get(format) };
+    const mxa_prepared row = { w->row, NULL, 1, w->dim_v };
     const float none = 1.0f;
-    to_half(&spec, w->row, 1, w->dim_v, &none, 0, mxa_row(out, w->s->batch, h, i), NULL);
+    to_half(&spec, &row, &none, 0, mxa_row(out, w->s->batch, h, i), NULL);
 }
 
 bool mxa_item_end(const mxa_item_rows *w, bool *stored)

@@ -35,17 +35,15 @@ static inline mxa_row_coder mxa_row_coder_of(const mxa_copy_plan *copy)
 static inline void mxa_copy_rows(const mxa_row_coder *c, const mxa_source *x, const float *mean,
                                  uint8_t *codes, uint8_t *scales, float *g)
 {
+    uint32_t amax[MXA_COPY_ROWS * MXA_DIM_MAX / MXA_AMAX_BLOCK];
     float rows[MXA_COPY_ROWS * MXA_DIM_MAX];
-    uint32_t amax[MXA_COPY_ROWS];
-    const float one = 1.0f;
+    const mxa_prepared prepared = { rows, amax, x->rows, x->cols };
+    const float one = 1.0f, divisor = mxa_g_divisor(c->copy->info);
     const bool factors = c->copy->level == MXA_LEVEL_TOKEN;
     c->prepare(x, mean, c->copy->rotate, rows, amax);
-    for (int64_t r = 0; r < x->rows && factors; r++) {
-        const uint32_t finite =
-            amax[r] < MXA_F32_INF ? amax[r] : mxa_finite_amax_bits(rows + r * x->cols, x->cols);
-        g[r] = mxa_second_level(mxa_g_divisor(c->copy->info), 0, mxa_f32_from_bits(finite));
-    }
-    c->code(&c->spec, rows, x->rows, x->cols, factors ? g : &one, factors, codes, scales);
+    for (int64_t r = 0; r < x->rows && factors; r++)
+        g[r] = mxa_second_level(divisor, 0, mxa_f32_from_bits(mxa_prepared_row_amax(&prepared, r)));
+    c->code(&c->spec, &prepared, factors ? g : &one, factors, codes, scales);
 }
 
 #endif

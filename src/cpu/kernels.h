@@ -21,12 +21,21 @@ static inline const void *mxa_source_row(const mxa_source *x, int64_t r)
     return (const char *)x->data + r * x->stride * mxa_dtype_bytes(x->dtype);
 }
 
+/* Elements that share a maximum: a block of the MX formats, and how many such blocks a row has. */
+#define MXA_AMAX_BLOCK 32
+
+static inline int64_t mxa_amax_count(int64_t cols)
+{
+    return (cols + MXA_AMAX_BLOCK - 1) / MXA_AMAX_BLOCK;
+}
+
 /*
  * Rows as quantisers want them: widened to fp32, less the mean, rotated (docs/numerics.md, section 9).
  *
  *   mean  [cols], or NULL: none
  *   out   [rows][cols]; may be x->data where that is F32 without gaps
- *   amax  [rows] bits of each row's largest magnitude; MXA_F32_INF or more if the row holds NaN or Inf
+ *   amax  [rows][mxa_amax_count(cols)] bits of the largest magnitude of each 32 elements, MXA_F32_INF or more
+ *         where NaN or Inf is among them; NULL: not wanted
  *
  * Every implementation gives the reference's bits, but for those of NaN.
  */
@@ -39,10 +48,22 @@ typedef struct mxa_prepare_impl {
     mxa_prepare_rows_fn *fn;
 } mxa_prepare_impl;
 
+/* What an mxa_prepare_rows_fn has written. */
+typedef struct mxa_prepared {
+    const float *x;       /* [rows][cols] */
+    const uint32_t *amax; /* [rows][mxa_amax_count(cols)] */
+    int64_t rows, cols;
+} mxa_prepared;
+
+static inline mxa_prepared mxa_prepared_row(const mxa_prepared *x, int64_t r)
+{
+    return (mxa_prepared){ x->x + r * x->cols, x->amax + r * mxa_amax_count(x->cols), 1, x->cols };
+}
+
 /*
- * Quantise rows.
+ * Quantise prepared rows.
  *
- *   x       [rows][cols] fp32: prepared already
+ *   x       plain formats don't read its amax
  *   g       second-level factors: row r has g[r * g_step]; 1 where there are none
  *   codes   [rows][row_bytes] packed; a short last block is filled with codes 0
  *   scales  [rows][ceil(cols / block)], or unused
@@ -50,8 +71,8 @@ typedef struct mxa_prepare_impl {
  * Returns the number of blocks (formats without block scale: elements) with NaN or Inf. Plain formats: 0.
  * Every implementation gives the reference's bytes.
  */
-typedef int64_t mxa_quantize_rows_fn(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
-                                     const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales);
+typedef int64_t mxa_quantize_rows_fn(const mxa_code_spec *spec, const mxa_prepared *x, const float *g,
+                                     int64_t g_step, uint8_t *codes, uint8_t *scales);
 
 typedef struct mxa_quantize_impl {
     const char *name;

@@ -27,14 +27,22 @@ typedef struct work {
     int64_t items_per_matrix, items;
     int threads;
     char *scratch;
-    int64_t thread_bytes, rows_bytes; /* of scratch, and of the prepared rows in it */
+    int64_t thread_bytes, rows_bytes,
+        amax_bytes; /* of scratch, and in it of prepared rows and their maxima */
 } work;
 
-/* Prepared rows, for AXIS_TOKEN their transpose, and one row's or column's scale bytes. */
+static int64_t amax_bytes(const int64_t shape[4])
+{
+    return mxa_round_up(MXA_ITEM_TOKENS * mxa_amax_count(shape[3]) * (int64_t)sizeof(uint32_t),
+                        MXA_SCRATCH_UNIT);
+}
+
+/* Prepared rows, their maxima, for AXIS_TOKEN their transpose, and one row's or column's scale bytes. */
 static int64_t thread_bytes(const int64_t shape[4], mxa_axis axis)
 {
     const int64_t longest = shape[3] > MXA_ITEM_TOKENS ? shape[3] : MXA_ITEM_TOKENS;
-    return mxa_item_bytes(shape) * (1 + (axis == MXA_AXIS_TOKEN)) + mxa_round_up(longest, MXA_SCRATCH_UNIT);
+    return mxa_item_bytes(shape) * (1 + (axis == MXA_AXIS_TOKEN)) + amax_bytes(shape) +
+           mxa_round_up(longest, MXA_SCRATCH_UNIT);
 }
 
 size_t mxa_quantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int threads)
@@ -48,12 +56,12 @@ size_t mxa_quantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int thr
 
 static float *transposed(const work *w, char *scratch)
 {
-    return (float *)(void *)(scratch + w->rows_bytes);
+    return (float *)(void *)(scratch + w->rows_bytes + w->amax_bytes);
 }
 
 static uint8_t *scale_row(const work *w, char *scratch, mxa_axis axis)
 {
-    return (uint8_t *)scratch + w->rows_bytes * (1 + (axis == MXA_AXIS_TOKEN));
+    return (uint8_t *)scratch + w->amax_bytes + w->rows_bytes * (1 + (axis == MXA_AXIS_TOKEN));
 }
 
 static char *thread_scratch(const work *w)
@@ -61,31 +69,13 @@ static char *thread_scratch(const work *w)
     return w->scratch + omp_get_thread_num() * w->thread_bytes;
 }
 
-/* Rows of a span as copy c is coded from them. */
-typedef struct prepared {
-    mxa_row_span span;
-    float *x;                       /* [rows][dim] */
-    uint32_t amax[MXA_ITEM_TOKENS]; /* [rows] bits, as in mxa_prepare_rows_fn */
-} prepared;
-
-static void prepare(const work *w, int c, prepared *p)
+/* The rows of a span as copy c is coded from them. */
+static mxa_prepared prepare(const work *w, int c, mxa_row_span s, char *scratch)
 {
-    mxa_span_prepare(w->x, p->span, w->policy, w->copies[c].mean, w->copies[c].rotate, p->x, p->amax);
-}
-
-/* Bits of the largest magnitude of all rows, and of the largest finite one. */
-static uint32_t any_amax(const prepared *p)
-{
-    uint32_t amax = 0;
-    for (int64_t r = 0; r < p->span.rows; r++)
-        amax = p->amax[r] > amax ? p->amax[r] : amax;
-    return amax;
-}
-
-static uint32_t finite_amax(const prepared *p, int64_t dim)
-{
-    const uint32_t amax = any_amax(p);
-    return amax < MXA_F32_INF ? amax : mxa_finite_amax_bits(p->x, p->span.rows * dim);
+    float *const rows = (float *)(void *)scratch;
+    uint32_t *const amax = (uint32_t *)(void *)(scratch + w->rows_bytes);
+    mxa_span_prepare(w->x, s, w->policy, w->copies[c].mean, w->copies[c].rotate, rows, amax);
+    return (mxa_prepared){ rows, amax, s.rows, w->x->shape[3] };
 }
 
 static bool per_region(mxa_level level)
@@ -93,42 +83,37 @@ static bool per_region(mxa_level level)
     return level == MXA_LEVEL_TENSOR || level == MXA_LEVEL_HEAD;
 }
 
-static float factor(const mxa_copy *copy, uint32_t amax)
-{
-    return mxa_second_level(mxa_g_divisor(copy->spec.info), copy->spec.nvfp4, mxa_f32_from_bits(amax));
-}
-
 /*
  * The factors of rows, *step apart. Given factors and those of TENSOR and HEAD lie in out.g already; TOKEN
  * and TOKEN_BLOCK are computed here.
  */
-static const float *row_factors(const work *w, const mxa_copy *copy, const prepared *p, int64_t *step)
+static const float *row_factors(const work *w, const mxa_copy *copy, mxa_row_span s, const mxa_prepared *x,
+                                int64_t *step)
 {
     static const float none = 1.0f;
-    const mxa_row_span *const s = &p->span;
-    const int64_t dim = w->x->shape[3];
     *step = copy->level == MXA_LEVEL_TOKEN;
     if (copy->level == MXA_LEVEL_NONE)
         return &none;
-    float *const g = copy->out.g + mxa_level_index(copy->level, w->x->shape, s->b, s->h, s->first);
+    float *const g = copy->out.g + mxa_level_index(copy->level, w->x->shape, s.b, s.h, s.first);
     if (copy->g_given || per_region(copy->level))
         return g;
+    const float divisor = mxa_g_divisor(copy->spec.info);
+    const unsigned options = copy->spec.nvfp4;
     if (copy->level == MXA_LEVEL_TOKEN_BLOCK)
-        *g = factor(copy, finite_amax(p, dim));
-    for (int64_t r = 0; r < s->rows && copy->level == MXA_LEVEL_TOKEN; r++)
-        g[r] =
-            factor(copy, p->amax[r] < MXA_F32_INF ? p->amax[r] : mxa_finite_amax_bits(p->x + r * dim, dim));
+        *g = mxa_second_level(divisor, options, mxa_f32_from_bits(mxa_prepared_finite_amax(x)));
+    for (int64_t r = 0; r < s.rows && copy->level == MXA_LEVEL_TOKEN; r++)
+        g[r] = mxa_second_level(divisor, options, mxa_f32_from_bits(mxa_prepared_row_amax(x, r)));
     return g;
 }
 
-/* A stored matrix, and of it count rows from row on: the columns from first on, a multiple of the block. */
-typedef struct piece {
+/* A stored matrix, and in it where a piece begins: at row and column first, a multiple of the block. */
+typedef struct place {
     int64_t matrix, rows, cols;
-    int64_t row, count, first;
-} piece;
+    int64_t row, first;
+} place;
 
-/* x [count][n]; count is 1 where the piece is not as wide as the matrix. */
-static int64_t code_piece(const work *w, int c, const piece *p, const float *x, int64_t n, const float *g,
+/* x is as wide as the matrix, or has one row. */
+static int64_t code_piece(const work *w, int c, const place *p, const mxa_prepared *x, const float *g,
                           int64_t g_step, uint8_t *scale_temp)
 {
     const mxa_copy *copy = &w->copies[c];
@@ -137,49 +122,51 @@ static int64_t code_piece(const work *w, int c, const piece *p, const float *x, 
     uint8_t *codes = copy->out.codes + (p->matrix * p->rows + p->row) * row_bytes +
                      mxa_packed_bytes(info->element_bits, p->first);
     if (info->block == 0)
-        return w->fn[c](&copy->spec, x, p->count, n, g, g_step, codes, NULL);
+        return w->fn[c](&copy->spec, x, g, g_step, codes, NULL);
 
     const int64_t scale_cols = mxa_scale_cols(info, p->cols), first_scale = p->first / info->block;
     uint8_t *scales = copy->out.scales + p->matrix * mxa_layout_bytes(copy->layout, p->rows, scale_cols);
     if (copy->layout == MXA_LAYOUT_ROW)
-        return w->fn[c](&copy->spec, x, p->count, n, g, g_step, codes,
-                        scales + p->row * scale_cols + first_scale);
+        return w->fn[c](&copy->spec, x, g, g_step, codes, scales + p->row * scale_cols + first_scale);
 
     int64_t n_bad = 0;
-    for (int64_t r = 0; r < p->count; r++) {
-        n_bad += w->fn[c](&copy->spec, x + r * n, 1, n, g + r * g_step, 0, codes + r * row_bytes, scale_temp);
-        for (int64_t i = 0; i < mxa_scale_cols(info, n); i++)
+    for (int64_t r = 0; r < x->rows; r++) {
+        const mxa_prepared row = mxa_prepared_row(x, r);
+        n_bad += w->fn[c](&copy->spec, &row, g + r * g_step, 0, codes + r * row_bytes, scale_temp);
+        for (int64_t i = 0; i < mxa_scale_cols(info, x->cols); i++)
             scales[mxa_scale_offset(copy->layout, scale_cols, p->row + r, first_scale + i)] = scale_temp[i];
     }
     return n_bad;
 }
 
-static int64_t code_rows(const work *w, int c, const prepared *p, char *scratch)
+static int64_t code_rows(const work *w, int c, mxa_row_span s, const mxa_prepared *x, char *scratch)
 {
-    const mxa_row_span *const s = &p->span;
-    const int64_t dim = w->x->shape[3];
     int64_t g_step;
-    const float *g = row_factors(w, &w->copies[c], p, &g_step);
-    const piece rows = { s->matrix, w->x->shape[2], dim, s->first, s->rows, 0 };
-    return code_piece(w, c, &rows, p->x, dim, g, g_step, scale_row(w, scratch, MXA_AXIS_HEAD));
+    const float *g = row_factors(w, &w->copies[c], s, x, &g_step);
+    const place rows = { s.matrix, w->x->shape[2], x->cols, s.first, 0 };
+    return code_piece(w, c, &rows, x, g, g_step, scale_row(w, scratch, MXA_AXIS_HEAD));
 }
 
 /* AXIS_TOKEN: each channel's 128 tokens are a piece of its row. */
-static int64_t code_columns(const work *w, int c, const prepared *p, char *scratch)
+static int64_t code_columns(const work *w, int c, mxa_row_span s, const mxa_prepared *x, char *scratch)
 {
-    const mxa_row_span *const s = &p->span;
-    const int64_t dim = w->x->shape[3];
+    const int64_t dim = x->cols;
     float *column = transposed(w, scratch);
-    for (int64_t r = 0; r < s->rows; r++)
+    for (int64_t r = 0; r < s.rows; r++)
         for (int64_t d = 0; d < dim; d++)
-            column[d * s->rows + r] = p->x[r * dim + d];
+            column[d * s.rows + r] = x->x[r * dim + d];
 
     int64_t g_step, n_bad = 0;
-    const float *g = row_factors(w, &w->copies[c], p, &g_step);
-    piece channel = { s->matrix, dim, w->x->shape[2], 0, 1, s->first };
-    for (; channel.row < dim; channel.row++)
-        n_bad += code_piece(w, c, &channel, column + channel.row * s->rows, s->rows, g, 0,
-                            scale_row(w, scratch, MXA_AXIS_TOKEN));
+    const float *g = row_factors(w, &w->copies[c], s, x, &g_step);
+    place channel = { s.matrix, dim, w->x->shape[2], 0, s.first };
+    for (; channel.row < dim; channel.row++, column += s.rows) {
+        uint32_t amax[MXA_ITEM_TOKENS / MXA_AMAX_BLOCK];
+        for (int64_t r = 0; r < s.rows; r += MXA_AMAX_BLOCK)
+            amax[r / MXA_AMAX_BLOCK] =
+                mxa_amax_bits(column + r, s.rows - r < MXA_AMAX_BLOCK ? s.rows - r : MXA_AMAX_BLOCK);
+        const mxa_prepared tokens = { column, amax, 1, s.rows };
+        n_bad += code_piece(w, c, &channel, &tokens, g, 0, scale_row(w, scratch, MXA_AXIS_TOKEN));
+    }
     return n_bad;
 }
 
@@ -193,20 +180,20 @@ static int64_t chunk_rows(const work *w)
 
 static void code_item(const work *w, int64_t item, char *scratch, int64_t *n_bad)
 {
-    prepared p = { .x = (float *)(void *)scratch };
-    mxa_row_span rest = mxa_item_span(w->x->shape, item);
+    mxa_row_span rest = mxa_item_span(w->x->shape, item), chunk;
+    mxa_prepared x = { 0 };
     for (int c = 0; c < w->n; c++)
         if (w->copies[c].out.nonfinite_tiles)
             w->copies[c].out.nonfinite_tiles[item] = 0;
     while (rest.rows > 0) {
-        rest = mxa_span_split(rest, chunk_rows(w), &p.span);
+        rest = mxa_span_split(rest, chunk_rows(w), &chunk);
         for (int c = 0; c < w->n; c++) {
             if (c == 0 || !w->same_steps)
-                prepare(w, c, &p);
-            if (w->copies[c].out.nonfinite_tiles && any_amax(&p) >= MXA_F32_INF)
+                x = prepare(w, c, chunk, scratch);
+            if (w->copies[c].out.nonfinite_tiles && mxa_prepared_amax(&x) >= MXA_F32_INF)
                 w->copies[c].out.nonfinite_tiles[item] = 1;
-            n_bad[c] += w->copies[c].axis == MXA_AXIS_TOKEN ? code_columns(w, c, &p, scratch)
-                                                            : code_rows(w, c, &p, scratch);
+            n_bad[c] += w->copies[c].axis == MXA_AXIS_TOKEN ? code_columns(w, c, chunk, &x, scratch)
+                                                            : code_rows(w, c, chunk, &x, scratch);
         }
     }
 }
@@ -229,13 +216,12 @@ static void code_all(const work *w, int64_t *n_bad)
 /* The bits of the largest finite and the largest magnitude of one item, as copy c sees it. */
 static void scan_item(const work *w, int64_t item, char *scratch, int c, uint32_t *finite, uint32_t *any)
 {
-    prepared p = { .x = (float *)(void *)scratch };
-    mxa_row_span rest = mxa_item_span(w->x->shape, item);
+    mxa_row_span rest = mxa_item_span(w->x->shape, item), chunk;
     *finite = *any = 0;
     while (rest.rows > 0) {
-        rest = mxa_span_split(rest, MXA_CHUNK_ROWS, &p.span);
-        prepare(w, c, &p);
-        const uint32_t chunk_finite = finite_amax(&p, w->x->shape[3]), chunk_any = any_amax(&p);
+        rest = mxa_span_split(rest, MXA_CHUNK_ROWS, &chunk);
+        const mxa_prepared x = prepare(w, c, chunk, scratch);
+        const uint32_t chunk_finite = mxa_prepared_finite_amax(&x), chunk_any = mxa_prepared_amax(&x);
         *finite = chunk_finite > *finite ? chunk_finite : *finite;
         *any = chunk_any > *any ? chunk_any : *any;
     }
@@ -328,7 +314,8 @@ static work make_work(const mxa_tensor *x, mxa_nonfinite policy, int n, const mx
                .items = mxa_item_count(x->shape),
                .threads = mxa_token_threads(threads, mxa_item_count(x->shape)),
                .scratch = scratch,
-               .rows_bytes = mxa_item_bytes(x->shape) };
+               .rows_bytes = mxa_item_bytes(x->shape),
+               .amax_bytes = amax_bytes(x->shape) };
     w.thread_bytes = thread_bytes(x->shape, copies[0].axis);
     w.same_steps = n == 1 || (copies[0].rotate == copies[1].rotate && copies[0].mean == copies[1].mean);
     for (int c = 0; c < n; c++)

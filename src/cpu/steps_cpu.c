@@ -69,7 +69,7 @@ void mxa_span_prepare(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy,
     mxa_prepare_rows_fn *const prepare = mxa_prepare_pick()->fn;
     mxa_source source = { mxa_row(x, s.b, s.h, s.first), x->dtype, s.rows, dim, x->stride[2] };
     if (policy == MXA_NONFINITE_SANITIZE) {
-        prepare(&source, NULL, false, rows, amax);
+        prepare(&source, NULL, false, rows, NULL);
         sanitize(x->dtype, rows, s.rows * dim);
         source = (mxa_source){ rows, MXA_DTYPE_F32, s.rows, dim, dim };
     }
@@ -78,19 +78,26 @@ void mxa_span_prepare(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy,
 
 void mxa_rotate_rows(float *x, int64_t rows, int64_t cols)
 {
-    uint32_t amax[MXA_ITEM_TOKENS];
-    for (int64_t r = 0; r < rows; r += MXA_ITEM_TOKENS) {
-        const int64_t n = rows - r < MXA_ITEM_TOKENS ? rows - r : MXA_ITEM_TOKENS;
-        const mxa_source source = { x + r * cols, MXA_DTYPE_F32, n, cols, cols };
-        mxa_prepare_pick()->fn(&source, NULL, true, x + r * cols, amax);
-    }
+    const mxa_source source = { x, MXA_DTYPE_F32, rows, cols, cols };
+    mxa_prepare_pick()->fn(&source, NULL, true, x, NULL);
 }
 
-uint32_t mxa_finite_amax_bits(const float *x, int64_t n)
+uint32_t mxa_prepared_amax(const mxa_prepared *x)
 {
+    int32_t amax = 0; /* signed compares are what vector units have */
+    for (int64_t i = 0; i < x->rows * mxa_amax_count(x->cols); i++)
+        amax = (int32_t)x->amax[i] > amax ? (int32_t)x->amax[i] : amax;
+    return (uint32_t)amax;
+}
+
+uint32_t mxa_prepared_finite_amax(const mxa_prepared *x)
+{
+    const uint32_t any = mxa_prepared_amax(x);
+    if (any < MXA_F32_INF)
+        return any;
     int32_t amax = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t mag = (int32_t)(mxa_f32_bits(x[i]) & 0x7FFFFFFFu);
+    for (int64_t i = 0; i < x->rows * x->cols; i++) {
+        const int32_t mag = (int32_t)(mxa_f32_bits(x->x[i]) & 0x7FFFFFFFu);
         const int32_t finite = mag < (int32_t)MXA_F32_INF ? mag : 0;
         amax = finite > amax ? finite : amax;
     }
@@ -104,10 +111,9 @@ void mxa_steps_cpu(const mxa_tensor *x, const float *mean, bool rotate, const mx
     for (int64_t item = 0; item < items; item++) {
         mxa_row_span rest = mxa_item_span(x->shape, item), row;
         while (rest.rows > 0) {
-            uint32_t amax;
             rest = mxa_span_split(rest, 1, &row);
             mxa_span_prepare(x, row, MXA_NONFINITE_PROPAGATE, mean, rotate,
-                             mxa_row(out, row.b, row.h, row.first), &amax);
+                             mxa_row(out, row.b, row.h, row.first), NULL);
         }
     }
 }

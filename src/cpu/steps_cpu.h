@@ -6,6 +6,7 @@
 #ifndef MXA_CPU_STEPS_CPU_H
 #define MXA_CPU_STEPS_CPU_H
 
+#include "cpu/kernels.h"
 #include "cpu/row_items.h"
 
 /* mean [batch][heads][dim] of the first n_tokens <= seq tokens: mxa_channel_mean. */
@@ -19,7 +20,7 @@ void mxa_steps_cpu(const mxa_tensor *x, const float *mean, bool rotate, const mx
 
 /*
  * The rows of a span as fp32 [rows][dim]: under SANITIZE without NaN and Inf, less their row of mean
- * [matrices][dim] (NULL: none), rotated if asked. amax [rows] as in mxa_prepare_rows_fn.
+ * [matrices][dim] (NULL: none), rotated if asked. amax as in mxa_prepare_rows_fn.
  */
 void mxa_span_prepare(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy, const float *mean,
                       bool rotate, float *rows, uint32_t *amax);
@@ -27,7 +28,18 @@ void mxa_span_prepare(const mxa_tensor *x, mxa_row_span s, mxa_nonfinite policy,
 /* Rows [rows][cols] rotated in place. */
 void mxa_rotate_rows(float *x, int64_t rows, int64_t cols);
 
-/* Bits of the largest finite magnitude. */
-uint32_t mxa_finite_amax_bits(const float *x, int64_t n);
+/* Bits of the largest magnitude of prepared rows, and of the largest finite one. */
+uint32_t mxa_prepared_amax(const mxa_prepared *x);
+uint32_t mxa_prepared_finite_amax(const mxa_prepared *x);
+
+/* The latter of row r. */
+static inline uint32_t mxa_prepared_row_amax(const mxa_prepared *x, int64_t r)
+{
+    const mxa_prepared row = mxa_prepared_row(x, r);
+    uint32_t amax = 0;
+    for (int64_t b = 0; b < mxa_amax_count(row.cols); b++)
+        amax = row.amax[b] > amax ? row.amax[b] : amax;
+    return amax < MXA_F32_INF ? amax : mxa_prepared_finite_amax(&row);
+}
 
 #endif

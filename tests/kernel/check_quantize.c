@@ -90,6 +90,23 @@ static void compare_rows_with_exact(const mxa_code_spec *spec, const float *x, i
         check_fail("want %lld non-finite, got %lld", (long long)want_bad, (long long)bad);
 }
 
+/* As an mxa_prepare_rows_fn gives them. */
+static const uint32_t *block_maxima(const float *x, int64_t rows, int64_t cols)
+{
+    const int64_t blocks = mxa_amax_count(cols);
+    uint32_t *const amax = (uint32_t *)(void *)check_bytes((size_t)(rows * blocks) * sizeof *amax).data;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t b = 0; b < blocks; b++) {
+            uint32_t largest = 0;
+            for (int64_t d = b * MXA_AMAX_BLOCK; d < cols && d < (b + 1) * MXA_AMAX_BLOCK; d++) {
+                const uint32_t mag = mxa_f32_bits(x[r * cols + d]) & 0x7FFFFFFFu;
+                largest = mag > largest ? mag : largest;
+            }
+            amax[r * blocks + b] = largest;
+        }
+    return amax;
+}
+
 static void check_quantizer(const mxa_quantize_impl *impl, const mxa_format_info *info)
 {
     enum { MOST_ROWS = 9 };
@@ -105,7 +122,8 @@ static void check_quantizer(const mxa_quantize_impl *impl, const mxa_format_info
             g[r] = pick_factor(info, x + r * cols, cols);
         const check_buf codes = check_bytes((size_t)(rows * shape.code_bytes));
         const check_buf scales = check_bytes((size_t)(rows * shape.scale_bytes));
-        const int64_t bad = impl->fn(&spec, x, rows, cols, g, g_step, codes.data, scales.data);
+        const mxa_prepared prepared = { x, block_maxima(x, rows, cols), rows, cols };
+        const int64_t bad = impl->fn(&spec, &prepared, g, g_step, codes.data, scales.data);
         if (impl == reference) {
             check_guards("codes", codes);
             check_guards("scales", scales);
@@ -114,7 +132,7 @@ static void check_quantizer(const mxa_quantize_impl *impl, const mxa_format_info
         }
         const check_buf want_codes = check_bytes(codes.bytes), want_scales = check_bytes(scales.bytes);
         const int64_t want_bad =
-            reference->fn(&spec, x, rows, cols, g, g_step, want_codes.data, want_scales.data);
+            reference->fn(&spec, &prepared, g, g_step, want_codes.data, want_scales.data);
         check_same("scales", want_scales, scales);
         check_same("codes", want_codes, codes);
         if (bad != want_bad)
@@ -134,8 +152,10 @@ static void time_quantizer(const mxa_quantize_impl *impl, const mxa_format_info 
     const check_buf scales = check_bytes((size_t)(rows * shape.scale_bytes));
     /* near what the maximum of such a row gives; MX formats have none by default */
     const float g = info->default_level == MXA_LEVEL_NONE ? 1.0f : 0x1p-7f;
+    const float *const numbers = (const float *)(const void *)x.data;
+    const mxa_prepared prepared = { numbers, block_maxima(numbers, rows, cols), rows, cols };
     for (check_timer t = { .bytes = (double)(x.bytes + codes.bytes + scales.bytes) }; check_time(&t);)
-        impl->fn(&spec, (const float *)(const void *)x.data, rows, cols, &g, 0, codes.data, scales.data);
+        impl->fn(&spec, &prepared, &g, 0, codes.data, scales.data);
 }
 
 void check_quantize(void)

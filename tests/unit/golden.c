@@ -9,6 +9,7 @@
 #include "cpu/dequantize_cpu.h"
 #include "cpu/features.h"
 #include "format/format.h"
+#include "format/mx.h"
 
 #define ROW_MOST 64 /* elements of the longest stored row */
 
@@ -149,7 +150,12 @@ static int64_t check_quantizer(const char *what, const mxa_quantize_impl *impl, 
 {
     const mxa_format_info *info = row->spec.info;
     uint8_t packed[ROW_MOST + 1], codes[ROW_MOST], scales[ROW_MOST];
-    const int64_t n_bad = impl->fn(&row->spec, row->x, 1, (int64_t)row->n, &row->g, 0, packed, scales);
+    uint32_t amax[ROW_MOST];
+    for (size_t i = 0; i < row->n; i += MXA_AMAX_BLOCK)
+        amax[i / MXA_AMAX_BLOCK] =
+            mxa_amax_bits(row->x + i, (int64_t)(row->n - i < MXA_AMAX_BLOCK ? row->n - i : MXA_AMAX_BLOCK));
+    const mxa_prepared x = { row->x, amax, 1, (int64_t)row->n };
+    const int64_t n_bad = impl->fn(&row->spec, &x, &row->g, 0, packed, scales);
     mxa_unpack(info->element_bits, packed, (int64_t)row->n, codes);
     if (info->block)
         golden_same_bytes(what, row->scales, scales, (size_t)mxa_scale_cols(info, (int64_t)row->n));

@@ -99,7 +99,8 @@ static void test_scale_association(void **state)
             if (!mxa_cpu_has(impl->needs) || (impl->format && impl->format != MXA_FORMAT_NVFP4))
                 continue;
             const float g = mxa_f32_from_bits(cases[i].g);
-            impl->fn(&spec, x, 1, MXA_NVFP4_BLOCK, &g, 0, packed, &scale);
+            const mxa_prepared prepared = { x, &cases[i].amax, 1, MXA_NVFP4_BLOCK };
+            impl->fn(&spec, &prepared, &g, 0, packed, &scale);
             assert_int_equal(scale, cases[i].scale);
         }
 }

@@ -122,7 +122,20 @@ static inline bool mxa_avx2_divides(float g)
     return g >= 0x1p-50f && g <= 0x1p50f;
 }
 
-static inline mxa_avx2_divisor mxa_avx2_divisor_of(__m256 g)
+/* 1 / g less its rounded value; by itself, since a division of whole vectors takes longer. */
+static inline float mxa_avx2_reciprocal_rest(float g, float high)
+{
+    return __builtin_fmaf(-g, high, 1.0f) * high;
+}
+
+static inline mxa_avx2_divisor mxa_avx2_divisor_of(float g)
+{
+    const float high = 1.0f / g;
+    return (mxa_avx2_divisor){ _mm256_set1_ps(g), _mm256_set1_ps(high),
+                               _mm256_set1_ps(mxa_avx2_reciprocal_rest(g, high)) };
+}
+
+static inline mxa_avx2_divisor mxa_avx2_divisors_of(__m256 g)
 {
     const __m256 one = _mm256_set1_ps(1.0f), high = _mm256_div_ps(one, g);
     return (mxa_avx2_divisor){ g, high, _mm256_mul_ps(_mm256_fnmadd_ps(g, high, one), high) };

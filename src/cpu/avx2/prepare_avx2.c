@@ -3,12 +3,13 @@
  * Rows widened, less the mean and rotated by eight lanes: the same additions in the same order inside each
  * element's chain as in format/hadamard.h, so the same bits. The first six stages stay in registers.
  */
+#include "cpu/avx2/block_scales_avx2.h"
 #include "cpu/avx2/codes_avx2.h"
-#include "cpu/avx2/encode_avx2.h"
 #include "cpu/portable/codes_portable.h"
 #include "format/hadamard.h"
 
 enum { CHUNK_VECTORS = 8, CHUNK = CHUNK_VECTORS * MXA_AVX2_LANES };
+enum { TOGETHER = 8 }; /* rows that stay in the L1 cache until their maxima are known */
 
 /* Eight elements of a row from column d on. */
 MXA_AVX2_INLINE __m256 widen(mxa_dtype type, const void *row, int64_t d)
@@ -54,22 +55,17 @@ MXA_AVX2_INLINE void rotate_chunk(mxa_dtype type, int n, const void *row, int64_
         }
 }
 
-/* A row whose groups are n vectors; returns its largest magnitudes. */
-MXA_AVX2_INLINE __m256i rotate_row(mxa_dtype type, int n, const void *row, int64_t cols, const float *mean,
-                                   float *out)
+/* A row whose groups are n vectors. */
+MXA_AVX2_INLINE void rotate_row(mxa_dtype type, int n, const void *row, int64_t cols, const float *mean,
+                                float *out)
 {
     const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(n * MXA_AVX2_LANES));
-    __m256i amax = _mm256_setzero_si256();
     for (int64_t d = 0; d < cols; d += n * MXA_AVX2_LANES) {
         __m256 v[CHUNK_VECTORS];
         rotate_chunk(type, n, row, d, mean, v);
-        for (int i = 0; i < n; i++) {
-            const __m256 x = _mm256_mul_ps(v[i], norm);
-            _mm256_storeu_ps(out + d + i * MXA_AVX2_LANES, x);
-            amax = _mm256_max_epi32(amax, mxa_avx2_magnitude(x));
-        }
+        for (int i = 0; i < n; i++)
+            _mm256_storeu_ps(out + d + i * MXA_AVX2_LANES, _mm256_mul_ps(v[i], norm));
     }
-    return amax;
 }
 
 /* Stage s of one group, s a multiple of 8. */
@@ -83,28 +79,22 @@ static inline void rotate_stage(float *x, int64_t group, int64_t s)
         }
 }
 
-/* The last stage of one group, and what follows it. */
-static inline __m256i rotate_last(float *x, int64_t group, __m256 norm, __m256i amax)
+/* The last stage of one group, and the factor. */
+static inline void rotate_last(float *x, int64_t group, __m256 norm)
 {
     for (float *p = x; p < x + group / 2; p += MXA_AVX2_LANES) {
         const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + group / 2);
-        const __m256 sum = _mm256_mul_ps(_mm256_add_ps(a, b), norm);
-        const __m256 difference = _mm256_mul_ps(_mm256_sub_ps(a, b), norm);
-        _mm256_storeu_ps(p, sum);
-        _mm256_storeu_ps(p + group / 2, difference);
-        amax = _mm256_max_epi32(amax, mxa_avx2_magnitude(sum));
-        amax = _mm256_max_epi32(amax, mxa_avx2_magnitude(difference));
+        _mm256_storeu_ps(p, _mm256_mul_ps(_mm256_add_ps(a, b), norm));
+        _mm256_storeu_ps(p + group / 2, _mm256_mul_ps(_mm256_sub_ps(a, b), norm));
     }
-    return amax;
 }
 
 /* A row whose groups are longer than a chunk. */
-MXA_AVX2_INLINE __m256i rotate_long_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
-                                        float *out)
+MXA_AVX2_INLINE void rotate_long_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                     float *out)
 {
     const int64_t group = mxa_hadamard_group(cols);
     const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(group));
-    __m256i amax = _mm256_setzero_si256();
     for (int64_t d = 0; d < cols; d += CHUNK) {
         __m256 v[CHUNK_VECTORS];
         rotate_chunk(type, CHUNK_VECTORS, row, d, mean, v);
@@ -114,44 +104,44 @@ MXA_AVX2_INLINE __m256i rotate_long_row(mxa_dtype type, const void *row, int64_t
     for (float *x = out; x < out + cols; x += group) {
         for (int64_t s = CHUNK; 2 * s < group; s *= 2)
             rotate_stage(x, group, s);
-        amax = rotate_last(x, group, norm, amax);
+        rotate_last(x, group, norm);
     }
-    return amax;
 }
 
-MXA_AVX2_INLINE __m256i plain_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
-                                  float *out)
+MXA_AVX2_INLINE void plain_row(mxa_dtype type, const void *row, int64_t cols, const float *mean, float *out)
 {
-    __m256i amax = _mm256_setzero_si256();
     for (int64_t d = 0; d < cols; d += MXA_AVX2_LANES) {
         const __m256 wide = widen(type, row, d);
-        const __m256 x = mean ? _mm256_sub_ps(wide, _mm256_loadu_ps(mean + d)) : wide;
-        _mm256_storeu_ps(out + d, x);
-        amax = _mm256_max_epi32(amax, mxa_avx2_magnitude(x));
+        _mm256_storeu_ps(out + d, mean ? _mm256_sub_ps(wide, _mm256_loadu_ps(mean + d)) : wide);
     }
-    return amax;
 }
 
-MXA_AVX2_INLINE __m256i prepare_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
-                                    bool rotate, float *out)
+MXA_AVX2_INLINE void prepare_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                 bool rotate, float *out)
 {
-    if (!rotate)
-        return plain_row(type, row, cols, mean, out);
+    if (!rotate) {
+        plain_row(type, row, cols, mean, out);
+        return;
+    }
     switch (mxa_hadamard_group(cols) / MXA_AVX2_LANES) {
-    case 1: return rotate_row(type, 1, row, cols, mean, out);
-    case 2: return rotate_row(type, 2, row, cols, mean, out);
-    case 4: return rotate_row(type, 4, row, cols, mean, out);
-    case CHUNK_VECTORS: return rotate_row(type, CHUNK_VECTORS, row, cols, mean, out);
-    default: return rotate_long_row(type, row, cols, mean, out);
+    case 1: rotate_row(type, 1, row, cols, mean, out); break;
+    case 2: rotate_row(type, 2, row, cols, mean, out); break;
+    case 4: rotate_row(type, 4, row, cols, mean, out); break;
+    case CHUNK_VECTORS: rotate_row(type, CHUNK_VECTORS, row, cols, mean, out); break;
+    default: rotate_long_row(type, row, cols, mean, out); break;
     }
 }
 
 MXA_AVX2_INLINE void prepare_rows(mxa_dtype type, const mxa_source *x, const float *mean, bool rotate,
                                   float *out, uint32_t *amax)
 {
-    for (int64_t r = 0; r < x->rows; r++)
-        amax[r] = mxa_avx2_largest_u31(
-            prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, out + r * x->cols));
+    for (int64_t first = 0; first < x->rows; first += TOGETHER) {
+        const int64_t end = first + TOGETHER < x->rows ? first + TOGETHER : x->rows;
+        for (int64_t r = first; r < end; r++)
+            prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, out + r * x->cols);
+        if (amax)
+            amax = mxa_avx2_rows_maxima(out + first * x->cols, end - first, x->cols, amax);
+    }
 }
 
 void mxa_prepare_avx2(const mxa_source *x, const float *mean, bool rotate, float *out, uint32_t *amax)

@@ -1,26 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* MX formats at level NONE, four blocks at a time: first their scales, then their codes. */
+/* MX formats at level NONE: first the scales of many blocks, then their codes. */
 #include "cpu/avx2/block_scales_avx2.h"
 #include "cpu/avx2/codes_avx2.h"
 #include "cpu/portable/codes_portable.h"
 #include "format/format.h"
 
-enum { BLOCKS = MXA_AVX2_MX_BLOCKS, GROUP = BLOCKS * MXA_MX_BLOCK };
-
-/* Bits of each block's largest magnitude. */
-static inline __m128i block_maxima(const float *x)
-{
-    __m256i m[BLOCKS];
-    for (int b = 0; b < BLOCKS; b++) {
-        m[b] = mxa_avx2_magnitude(_mm256_loadu_ps(x + b * MXA_MX_BLOCK));
-        for (int i = MXA_AVX2_LANES; i < MXA_MX_BLOCK; i += MXA_AVX2_LANES)
-            m[b] = _mm256_max_epi32(m[b], mxa_avx2_magnitude(_mm256_loadu_ps(x + b * MXA_MX_BLOCK + i)));
-    }
-    const __m256i a = _mm256_max_epi32(_mm256_unpacklo_epi32(m[0], m[1]), _mm256_unpackhi_epi32(m[0], m[1]));
-    const __m256i b = _mm256_max_epi32(_mm256_unpacklo_epi32(m[2], m[3]), _mm256_unpackhi_epi32(m[2], m[3]));
-    const __m256i all = _mm256_max_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-    return _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1));
-}
+enum { MOST = MXA_AVX2_SCALE_BLOCKS * MXA_MX_BLOCK };
 
 MXA_AVX2_INLINE int code_bytes(mxa_format format)
 {
@@ -56,72 +41,58 @@ MXA_AVX2_INLINE __m256i block_codes(mxa_format format, const float *x, float inv
     return _mm256_max_epi8(mxa_avx2_codes_i8(y), _mm256_set1_epi8(-127));
 }
 
-MXA_AVX2_INLINE int64_t mx_group(mxa_format format, uint32_t threshold, const float *x, uint8_t *codes,
-                                 uint8_t *scales)
+/* Up to 64 blocks; zeros that fill a short last one change neither its scale nor its other codes. */
+MXA_AVX2_INLINE int64_t mx_blocks(mxa_format format, uint32_t threshold, const float *x, const uint32_t *amax,
+                                  int64_t cols, uint8_t *codes, uint8_t *scales)
 {
-    float inverse[BLOCKS];
-    const unsigned bad_blocks =
-        mxa_avx2_mx_scales(mxa_element_of(format), threshold, block_maxima(x), scales, inverse);
-    for (int b = 0; b < BLOCKS; b++)
+    const int64_t n = mxa_amax_count(cols), whole = cols / MXA_MX_BLOCK;
+    float inverse[MXA_AVX2_SCALE_BLOCKS];
+    const int64_t n_bad = mxa_avx2_mx_scales(mxa_element_of(format), threshold, amax, n, scales, inverse);
+    for (int64_t b = 0; b < whole; b++)
         store_codes(format, block_codes(format, x + b * MXA_MX_BLOCK, inverse[b]),
                     codes + b * code_bytes(format));
-    for (int b = 0; b < BLOCKS && bad_blocks; b++)
-        if (bad_blocks >> b & 1)
-            memset(codes + b * code_bytes(format), 0, (size_t)code_bytes(format));
-    return __builtin_popcount(bad_blocks);
-}
-
-/* What is less than four blocks is filled with zeros, which change neither scale nor codes of the others. */
-MXA_AVX2_INLINE int64_t mx_row(mxa_format format, uint32_t threshold, const float *x, int64_t cols,
-                               uint8_t *codes, uint8_t *scales)
-{
-    int64_t n_bad = 0;
-    for (; cols > 0; cols -= GROUP, x += GROUP, codes += BLOCKS * code_bytes(format), scales += BLOCKS) {
-        float filled[GROUP];
-        uint8_t rest_codes[GROUP], rest_scales[BLOCKS];
-        const bool whole = cols >= GROUP;
-        if (!whole) {
-            memset(filled, 0, sizeof filled);
-            memcpy(filled, x, (size_t)cols * sizeof *x);
-        }
-        n_bad += mx_group(format, threshold, whole ? x : filled, whole ? codes : rest_codes,
-                          whole ? scales : rest_scales);
-        if (!whole) {
-            const size_t blocks = (size_t)(cols + MXA_MX_BLOCK - 1) / MXA_MX_BLOCK;
-            memcpy(codes, rest_codes, blocks * (size_t)code_bytes(format));
-            memcpy(scales, rest_scales, blocks);
-        }
+    if (whole < n) {
+        float filled[MXA_MX_BLOCK] = { 0 };
+        memcpy(filled, x + whole * MXA_MX_BLOCK, (size_t)(cols % MXA_MX_BLOCK) * sizeof *x);
+        store_codes(format, block_codes(format, filled, inverse[whole]), codes + whole * code_bytes(format));
     }
+    for (int64_t b = 0; b < n && n_bad > 0; b++)
+        if (amax[b] >= MXA_F32_INF)
+            memset(codes + b * code_bytes(format), 0, (size_t)code_bytes(format));
     return n_bad;
 }
 
 /* Rows of whole blocks lie without gaps: they are one long row. */
-MXA_AVX2_INLINE int64_t mx_rows(mxa_format format, mxa_rule rule, const float *x, int64_t rows, int64_t cols,
-                                uint8_t *codes, uint8_t *scales)
+MXA_AVX2_INLINE int64_t mx_rows(mxa_format format, mxa_rule rule, const mxa_prepared *p, uint8_t *codes,
+                                uint8_t *scales)
 {
     const uint32_t threshold = mxa_mx_threshold(mxa_element_of(format), rule);
-    const bool gaps = cols % MXA_MX_BLOCK != 0;
-    const int64_t n = gaps ? rows : 1, length = gaps ? cols : rows * cols;
-    const int64_t blocks = (length + MXA_MX_BLOCK - 1) / MXA_MX_BLOCK;
+    const bool gaps = p->cols % MXA_MX_BLOCK != 0;
+    const int64_t rows = gaps ? p->rows : 1, cols = gaps ? p->cols : p->rows * p->cols;
+    const int64_t blocks = mxa_amax_count(cols);
     int64_t n_bad = 0;
-    for (int64_t r = 0; r < n; r++)
-        n_bad += mx_row(format, threshold, x + r * length, length, codes + r * blocks * code_bytes(format),
-                        scales + r * blocks);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t b = 0; b < blocks; b += MXA_AVX2_SCALE_BLOCKS) {
+            const int64_t first = b * MXA_MX_BLOCK, at = r * blocks + b;
+            const int64_t n = cols - first < MOST ? cols - first : MOST;
+            n_bad += mx_blocks(format, threshold, p->x + r * cols + first, p->amax + at, n,
+                               codes + at * code_bytes(format), scales + at);
+        }
     return n_bad;
 }
 
-int64_t mxa_quantize_mx_avx2(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
-                             const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales)
+int64_t mxa_quantize_mx_avx2(const mxa_code_spec *spec, const mxa_prepared *x, const float *g, int64_t g_step,
+                             uint8_t *codes, uint8_t *scales)
 {
     const mxa_rule rule = spec->rule;
     if (g_step != 0 || *g != 1.0f) /* rare: a second level on an MX format */
-        return mxa_quantize_portable(spec, x, rows, cols, g, g_step, codes, scales);
+        return mxa_quantize_portable(spec, x, g, g_step, codes, scales);
     switch (spec->info->format) {
-    case MXA_FORMAT_MXFP8_E4M3: return mx_rows(MXA_FORMAT_MXFP8_E4M3, rule, x, rows, cols, codes, scales);
-    case MXA_FORMAT_MXFP8_E5M2: return mx_rows(MXA_FORMAT_MXFP8_E5M2, rule, x, rows, cols, codes, scales);
-    case MXA_FORMAT_MXFP6_E3M2: return mx_rows(MXA_FORMAT_MXFP6_E3M2, rule, x, rows, cols, codes, scales);
-    case MXA_FORMAT_MXFP6_E2M3: return mx_rows(MXA_FORMAT_MXFP6_E2M3, rule, x, rows, cols, codes, scales);
-    case MXA_FORMAT_MXINT8: return mx_rows(MXA_FORMAT_MXINT8, rule, x, rows, cols, codes, scales);
-    default: return mx_rows(MXA_FORMAT_MXFP4, rule, x, rows, cols, codes, scales);
+    case MXA_FORMAT_MXFP8_E4M3: return mx_rows(MXA_FORMAT_MXFP8_E4M3, rule, x, codes, scales);
+    case MXA_FORMAT_MXFP8_E5M2: return mx_rows(MXA_FORMAT_MXFP8_E5M2, rule, x, codes, scales);
+    case MXA_FORMAT_MXFP6_E3M2: return mx_rows(MXA_FORMAT_MXFP6_E3M2, rule, x, codes, scales);
+    case MXA_FORMAT_MXFP6_E2M3: return mx_rows(MXA_FORMAT_MXFP6_E2M3, rule, x, codes, scales);
+    case MXA_FORMAT_MXINT8: return mx_rows(MXA_FORMAT_MXINT8, rule, x, codes, scales);
+    default: return mx_rows(MXA_FORMAT_MXFP4, rule, x, codes, scales);
     }
 }

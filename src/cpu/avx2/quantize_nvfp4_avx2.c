@@ -10,17 +10,6 @@
 
 enum { BLOCKS = MXA_AVX2_NVFP4_BLOCKS, BLOCK_BYTES = MXA_NVFP4_BLOCK / 2 };
 
-/* Lane by lane, the larger of two vectors' neighbours. */
-static inline __m256i fold_pairs(__m256i a, __m256i b)
-{
-    return _mm256_max_epi32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
-}
-
-static inline __m256i fold_fours(__m256i a, __m256i b)
-{
-    return _mm256_max_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-}
-
 /* Bits of each block's largest magnitude; 0 from block n on. */
 MXA_AVX2_INLINE __m256i block_maxima(const float *x, int n)
 {
@@ -32,8 +21,9 @@ MXA_AVX2_INLINE __m256i block_maxima(const float *x, int n)
         m[b] = _mm256_max_epi32(mxa_avx2_magnitude(_mm256_loadu_ps(block)),
                                 mxa_avx2_magnitude(_mm256_loadu_ps(block + MXA_AVX2_LANES)));
     }
-    const __m256i low = fold_fours(fold_pairs(m[0], m[1]), fold_pairs(m[2], m[3]));
-    const __m256i high = fold_fours(fold_pairs(m[4], m[5]), fold_pairs(m[6], m[7]));
+    const __m256i low = mxa_avx2_fold_fours(mxa_avx2_fold_pairs(m[0], m[1]), mxa_avx2_fold_pairs(m[2], m[3]));
+    const __m256i high =
+        mxa_avx2_fold_fours(mxa_avx2_fold_pairs(m[4], m[5]), mxa_avx2_fold_pairs(m[6], m[7]));
     return _mm256_max_epi32(_mm256_permute2x128_si256(low, high, 0x20),
                             _mm256_permute2x128_si256(low, high, 0x31));
 }
@@ -99,15 +89,17 @@ static bool nvfp4_row(const float *x, int64_t cols, float g, uint8_t *codes, uin
     return ok && (d == cols || rest(x + d, cols - d, g, codes + d / 2, scales + d / MXA_NVFP4_BLOCK));
 }
 
-int64_t mxa_quantize_nvfp4_avx2(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
-                                const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales)
+int64_t mxa_quantize_nvfp4_avx2(const mxa_code_spec *spec, const mxa_prepared *x, const float *g,
+                                int64_t g_step, uint8_t *codes, uint8_t *scales)
 {
     if (spec->nvfp4 & ~(unsigned)MXA_NVFP4_POW2_G) /* options of the block scale */
-        return mxa_quantize_portable(spec, x, rows, cols, g, g_step, codes, scales);
-    const int64_t n_blocks = (cols + MXA_NVFP4_BLOCK - 1) / MXA_NVFP4_BLOCK;
+        return mxa_quantize_portable(spec, x, g, g_step, codes, scales);
+    const int64_t n_blocks = (x->cols + MXA_NVFP4_BLOCK - 1) / MXA_NVFP4_BLOCK;
     int64_t n_bad = 0;
-    for (int64_t r = 0; r < rows; r++, x += cols, codes += n_blocks * BLOCK_BYTES, scales += n_blocks)
-        if (!nvfp4_row(x, cols, g[r * g_step], codes, scales))
-            n_bad += mxa_quantize_portable(spec, x, 1, cols, g + r * g_step, 0, codes, scales);
+    for (int64_t r = 0; r < x->rows; r++, g += g_step, codes += n_blocks * BLOCK_BYTES, scales += n_blocks) {
+        const mxa_prepared row = mxa_prepared_row(x, r);
+        if (!nvfp4_row(row.x, row.cols, *g, codes, scales))
+            n_bad += mxa_quantize_portable(spec, &row, g, 0, codes, scales);
+    }
     return n_bad;
 }

@@ -64,7 +64,10 @@ MXA_AVX2_INLINE float mxa_avx2_container_scale(mxa_element f)
     return mxa_pow2(MXA_F16_BIAS - f.bias);
 }
 
-/* Scales that are normal numbers in fp32, times mxa_avx2_container_scale too, and with which no element overflows. */
+/*
+ * Scales that are normal numbers in fp32, times mxa_avx2_container_scale too, and with which no element
+ * overflows.
+ */
 MXA_AVX2_INLINE bool mxa_avx2_is_ordinary(mxa_element f, uint8_t scale)
 {
     const int lowest = 7, headroom = f.emax + 1 > MXA_F16_BIAS - f.bias ? f.emax + 1 : MXA_F16_BIAS - f.bias;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Codes of sixteen numbers at a time, and quotients without a division for each: as cpu/avx2/encode_avx2.h. */
+/*
+ * Codes of sixteen numbers at a time, and quotients without a division for each: as cpu/avx2/encode_avx2.h.
+ */
 #ifndef MXA_CPU_AVX512_ENCODE_AVX512_H
 #define MXA_CPU_AVX512_ENCODE_AVX512_H
 
@@ -94,10 +96,11 @@ typedef struct mxa_avx512_divisor {
     __m512 g, high, low;
 } mxa_avx512_divisor;
 
-static inline mxa_avx512_divisor mxa_avx512_divisor_of(__m512 g)
+static inline mxa_avx512_divisor mxa_avx512_divisor_of(float g)
 {
-    const __m512 one = _mm512_set1_ps(1.0f), high = _mm512_div_ps(one, g);
-    return (mxa_avx512_divisor){ g, high, _mm512_mul_ps(_mm512_fnmadd_ps(g, high, one), high) };
+    const float high = 1.0f / g;
+    return (mxa_avx512_divisor){ _mm512_set1_ps(g), _mm512_set1_ps(high),
+                                 _mm512_set1_ps(mxa_avx2_reciprocal_rest(g, high)) };
 }
 
 /* mxa_avx2_quotient of sixteen numbers. */

@@ -38,7 +38,7 @@ MXA_AVX512_INLINE bool element_row(mxa_format format, const float *x, int64_t co
 {
     if (!mxa_avx2_divides(g))
         return false;
-    const mxa_avx512_divisor d = mxa_avx512_divisor_of(_mm512_set1_ps(g));
+    const mxa_avx512_divisor d = mxa_avx512_divisor_of(g);
     const int64_t whole = cols & -(int64_t)MXA_AVX512_CODES;
     __m512i care = _mm512_setzero_si512();
     for (int64_t i = 0; i < whole; i += MXA_AVX512_CODES)
@@ -51,14 +51,16 @@ MXA_AVX512_INLINE bool element_row(mxa_format format, const float *x, int64_t co
     return mxa_avx512_largest_u31(care) < MXA_F32_INF;
 }
 
-int64_t mxa_quantize_element_avx512(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
-                                    const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales)
+int64_t mxa_quantize_element_avx512(const mxa_code_spec *spec, const mxa_prepared *x, const float *g,
+                                    int64_t g_step, uint8_t *codes, uint8_t *scales)
 {
     const bool fp8 = spec->info->format == MXA_FORMAT_FP8;
     int64_t n_bad = 0;
-    for (int64_t r = 0; r < rows; r++, x += cols, codes += cols, g += g_step)
-        if (!(fp8 ? element_row(MXA_FORMAT_FP8, x, cols, *g, codes)
-                  : element_row(MXA_FORMAT_INT8, x, cols, *g, codes)))
-            n_bad += mxa_quantize_portable(spec, x, 1, cols, g, 0, codes, scales);
+    for (int64_t r = 0; r < x->rows; r++, codes += x->cols, g += g_step) {
+        const mxa_prepared row = mxa_prepared_row(x, r);
+        if (!(fp8 ? element_row(MXA_FORMAT_FP8, row.x, row.cols, *g, codes)
+                  : element_row(MXA_FORMAT_INT8, row.x, row.cols, *g, codes)))
+            n_bad += mxa_quantize_portable(spec, &row, g, 0, codes, scales);
+    }
     return n_bad;
 }

@@ -38,11 +38,12 @@ MXA_AVX512_INLINE bool half_row(bool bf16, const float *x, int64_t n, uint8_t *c
 }
 
 /* Rows lie without gaps: they are one long row. */
-int64_t mxa_quantize_half_avx512(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
-                                 const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales)
+int64_t mxa_quantize_half_avx512(const mxa_code_spec *spec, const mxa_prepared *x, const float *g,
+                                 int64_t g_step, uint8_t *codes, uint8_t *scales)
 {
     const bool bf16 = spec->info->format == MXA_FORMAT_BF16;
-    if (!(bf16 ? half_row(true, x, rows * cols, codes) : half_row(false, x, rows * cols, codes)))
-        mxa_quantize_portable(spec, x, rows, cols, g, g_step, codes, scales);
+    const int64_t n = x->rows * x->cols;
+    if (!(bf16 ? half_row(true, x->x, n, codes) : half_row(false, x->x, n, codes)))
+        mxa_quantize_portable(spec, x, g, g_step, codes, scales);
     return 0;
 }

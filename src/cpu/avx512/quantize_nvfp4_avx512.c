@@ -89,15 +89,17 @@ static bool nvfp4_row(const float *x, int64_t cols, float g, uint8_t *codes, uin
     return ok;
 }
 
-int64_t mxa_quantize_nvfp4_avx512(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
-                                  const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales)
+int64_t mxa_quantize_nvfp4_avx512(const mxa_code_spec *spec, const mxa_prepared *x, const float *g,
+                                  int64_t g_step, uint8_t *codes, uint8_t *scales)
 {
     if (spec->nvfp4 & ~(unsigned)MXA_NVFP4_POW2_G) /* options of the block scale */
-        return mxa_quantize_portable(spec, x, rows, cols, g, g_step, codes, scales);
-    const int64_t n_blocks = (cols + MXA_NVFP4_BLOCK - 1) / MXA_NVFP4_BLOCK;
+        return mxa_quantize_portable(spec, x, g, g_step, codes, scales);
+    const int64_t n_blocks = (x->cols + MXA_NVFP4_BLOCK - 1) / MXA_NVFP4_BLOCK;
     int64_t n_bad = 0;
-    for (int64_t r = 0; r < rows; r++, x += cols, codes += n_blocks * BLOCK_BYTES, scales += n_blocks)
-        if (!nvfp4_row(x, cols, g[r * g_step], codes, scales))
-            n_bad += mxa_quantize_portable(spec, x, 1, cols, g + r * g_step, 0, codes, scales);
+    for (int64_t r = 0; r < x->rows; r++, g += g_step, codes += n_blocks * BLOCK_BYTES, scales += n_blocks) {
+        const mxa_prepared row = mxa_prepared_row(x, r);
+        if (!nvfp4_row(row.x, row.cols, *g, codes, scales))
+            n_bad += mxa_quantize_portable(spec, &row, g, 0, codes, scales);
+    }
     return n_bad;
 }

@@ -14,6 +14,7 @@ void mxa_prepare_portable(const mxa_source *x, const float *mean, bool rotate, f
                 row[d] -= mean[d];
         if (rotate)
             mxa_hadamard_portable(row, x->cols);
-        amax[r] = mxa_amax_bits(row, x->cols);
+        for (int64_t d = 0; d < x->cols && amax; d += MXA_AMAX_BLOCK)
+            *amax++ = mxa_amax_bits(row + d, x->cols - d < MXA_AMAX_BLOCK ? x->cols - d : MXA_AMAX_BLOCK);
     }
 }

@@ -58,13 +58,14 @@ static int64_t quantize_row(const mxa_code_spec *spec, const float *x, int64_t c
     return n_bad;
 }
 
-int64_t mxa_quantize_ref(const mxa_code_spec *spec, const float *x, int64_t rows, int64_t cols,
-                         const float *g, int64_t g_step, uint8_t *codes, uint8_t *scales)
+int64_t mxa_quantize_ref(const mxa_code_spec *spec, const mxa_prepared *x, const float *g, int64_t g_step,
+                         uint8_t *codes, uint8_t *scales)
 {
-    const int64_t row_bytes = mxa_row_bytes(spec->info, cols), scale_cols = mxa_scale_cols(spec->info, cols);
+    const mxa_format_info *const info = spec->info;
+    const int64_t row_bytes = mxa_row_bytes(info, x->cols), scale_cols = mxa_scale_cols(info, x->cols);
     int64_t n_bad = 0;
-    for (int64_t r = 0; r < rows; r++)
-        n_bad += quantize_row(spec, x + r * cols, cols, g[r * g_step], codes + r * row_bytes,
-                              spec->info->block ? scales + r * scale_cols : NULL);
+    for (int64_t r = 0; r < x->rows; r++)
+        n_bad += quantize_row(spec, x->x + r * x->cols, x->cols, g[r * g_step], codes + r * row_bytes,
+                              info->block ? scales + r * scale_cols : NULL);
     return n_bad;
 }
