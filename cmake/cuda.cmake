@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # libmxattn_cuda.so, which libmxattn.so loads when a CUDA device is asked for. CUDA's runtime is linked into it, the
 # driver is found when it runs: so it builds, loads and answers on machines without a GPU.
-set(MXA_CUDA OFF CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (with gcc and nvcc 12.4 or later)")
+set(MXA_CUDA AUTO CACHE STRING "Build the CUDA backend: ON, OFF, or AUTO (with gcc and nvcc 12.4 or later)")
 find_program(MXA_NVCC nvcc PATHS /usr/local/cuda/bin)
 set(MXA_NVCC_VERSION 0)
 if(MXA_NVCC)
