@@ -1,5 +1,4 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#define _DEFAULT_SOURCE /* madvise */
 #include "cache/page_pool.h"
 
 #include <stdlib.h>

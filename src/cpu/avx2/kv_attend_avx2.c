@@ -144,7 +144,8 @@ static void softmax_row(const mxa_kv_work_avx2 *w, int64_t r, mxa_span groups, c
     sums->max[r] = max;
 }
 
-static void add_tile(mxa_kv_work_avx2 *w, int64_t k_tile, const mxa_kv_sums *sums)
+static void add_tile(mxa_kv_work_avx2 *w, int64_t k_tile, const mxa_kv_sums *sums,
+                     const mxa_kv_phases *phases)
 {
     const mxa_kv_unit *const u = w->unit;
     const mxa_span keys = mxa_kv_tile_keys(u, k_tile, 0, u->n_queries);
@@ -153,15 +154,15 @@ static void add_tile(mxa_kv_work_avx2 *w, int64_t k_tile, const mxa_kv_sums *sum
     w->end = keys.end - w->first;
     w->copy = mxa_tile_is_high(&u->map, u->tile, k_tile) ? MXA_HIGH : MXA_LOW;
     w->v_copy = mxa_kv_v_copy(w->job->view->layout, w->copy);
-    mxa_kv_dots_avx2(w);
+    phases->dots(w);
     const mxa_span groups = { w->begin & -(int64_t)MXA_AVX2_COLS, mxa_kv_whole_groups(w->end) };
     for (int64_t r = 0; r < w->rows; r++)
         softmax_row(w, r, groups, sums);
-    mxa_kv_add_values_avx2(w, sums->o);
+    mxa_kv_add_values_avx2(w, phases->multiply, sums->o);
 }
 
-void mxa_kv_segment_avx2(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span tiles, void *scratch,
-                         const mxa_kv_sums *sums)
+void mxa_kv_segment_phases(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span tiles, void *scratch,
+                           const mxa_kv_sums *sums, const mxa_kv_phases *phases)
 {
     mxa_kv_work_avx2 w = { .job = job, .unit = u, .rows = u->n_heads * u->n_queries };
     mxa_kv_product products[MXA_COPIES] = { MXA_KV_F32, MXA_KV_F32 };
@@ -178,5 +179,12 @@ void mxa_kv_segment_avx2(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span t
         sums->sum[r] = 0;
     }
     for (int64_t k_tile = tiles.first; k_tile < tiles.end; k_tile++)
-        add_tile(&w, k_tile, sums);
+        add_tile(&w, k_tile, sums, phases);
+}
+
+void mxa_kv_segment_avx2(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span tiles, void *scratch,
+                         const mxa_kv_sums *sums)
+{
+    static const mxa_kv_phases phases = { mxa_kv_dots_avx2, mxa_kv_multiply_avx2 };
+    mxa_kv_segment_phases(job, u, tiles, scratch, sums, &phases);
 }

@@ -120,7 +120,32 @@ mxa_kv_product mxa_kv_product_avx2(const mxa_kv_job *job, int copy);
 void mxa_kv_load_q_avx2(mxa_kv_work_avx2 *w, int copy);
 void mxa_kv_dots_avx2(mxa_kv_work_avx2 *w);
 
-/* O = O alpha + P V. */
-void mxa_kv_add_values_avx2(mxa_kv_work_avx2 *w, float *o);
+/* How V of the tile is read. */
+enum { MXA_KV_BYTES, MXA_KV_HALVES_BF16, MXA_KV_HALVES_F16, MXA_KV_FLOATS };
+
+typedef struct mxa_kv_values {
+    int kind;
+    bool blocks;                                   /* g_v has a row for each 32 channels */
+    const void *group[MXA_TILE / MXA_AVX2_COLS];   /* of 16 keys */
+    const uint8_t *next[MXA_TILE / MXA_AVX2_COLS]; /* the same of the next tile */
+    int64_t slice;                                 /* bytes of 16 rows there for each 16 channels here */
+    int64_t stride;                                /* elements of a row */
+} mxa_kv_values;
+
+/* O = O alpha + P V in channels [c, c + 16) of all rows; p [rows][MXA_TILE] with the factors of V. */
+typedef void mxa_kv_multiply_fn(const mxa_kv_work_avx2 *w, const mxa_kv_values *v, const float *p, int64_t c,
+                                float *o);
+mxa_kv_multiply_fn mxa_kv_multiply_avx2;
+void mxa_kv_add_values_avx2(mxa_kv_work_avx2 *w, mxa_kv_multiply_fn *multiply, float *o);
+
+/* What a level with wider vectors does in its own way. */
+typedef struct mxa_kv_phases {
+    void (*dots)(mxa_kv_work_avx2 *w);
+    mxa_kv_multiply_fn *multiply;
+} mxa_kv_phases;
+
+/* mxa_kv_segment_fn with these phases. */
+void mxa_kv_segment_phases(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span tiles, void *scratch,
+                           const mxa_kv_sums *sums, const mxa_kv_phases *phases);
 
 #endif

@@ -8,18 +8,6 @@
 #include "format/element.h"
 #include "format/mx.h"
 
-/* How V of the tile is read. */
-enum { BYTES, HALVES_BF16, HALVES_F16, FLOATS };
-
-typedef struct values {
-    int kind;
-    bool blocks;                                   /* g_v has a row for each 32 channels */
-    const void *group[MXA_TILE / MXA_AVX2_COLS];   /* of 16 keys */
-    const uint8_t *next[MXA_TILE / MXA_AVX2_COLS]; /* the same of the next tile */
-    int64_t slice;                                 /* bytes of 16 rows there for each 16 channels here */
-    int64_t stride;                                /* elements of a row */
-} values;
-
 /* Are some of the keys' bytes INT8's NaN. */
 static bool has_nan(const mxa_kv_work_avx2 *w, const mxa_kv_rows *rows, int64_t j)
 {
@@ -48,16 +36,19 @@ static void load_e2m1(mxa_kv_work_avx2 *w, const mxa_kv_rows *rows, int64_t j, i
                              mxa_kv_block_scales(rows->scales + half * cols, cols, b));
 }
 
-static values values_of(const mxa_kv_work_avx2 *w)
+static mxa_kv_values values_of(const mxa_kv_work_avx2 *w)
 {
     const mxa_kv_part *const part = &w->job->view->layout->part[w->v_copy][MXA_KV_V];
     const bool whole = part->dim % MXA_AVX2_COLS == 0;
     switch (part->copy.info->format) {
-    case MXA_FORMAT_INT8: return (values){ .kind = BYTES, .stride = part->dim };
-    case MXA_FORMAT_MXFP4: return (values){ .kind = BYTES, .blocks = true, .stride = 2 * part->row_bytes };
-    case MXA_FORMAT_BF16: return (values){ .kind = whole ? HALVES_BF16 : FLOATS, .stride = part->dim };
-    case MXA_FORMAT_F16: return (values){ .kind = whole ? HALVES_F16 : FLOATS, .stride = part->dim };
-    default: return (values){ .kind = FLOATS };
+    case MXA_FORMAT_INT8: return (mxa_kv_values){ .kind = MXA_KV_BYTES, .stride = part->dim };
+    case MXA_FORMAT_MXFP4:
+        return (mxa_kv_values){ .kind = MXA_KV_BYTES, .blocks = true, .stride = 2 * part->row_bytes };
+    case MXA_FORMAT_BF16:
+        return (mxa_kv_values){ .kind = whole ? MXA_KV_HALVES_BF16 : MXA_KV_FLOATS, .stride = part->dim };
+    case MXA_FORMAT_F16:
+        return (mxa_kv_values){ .kind = whole ? MXA_KV_HALVES_F16 : MXA_KV_FLOATS, .stride = part->dim };
+    default: return (mxa_kv_values){ .kind = MXA_KV_FLOATS };
     }
 }
 
@@ -71,10 +62,10 @@ static void *clear_unseen(const mxa_kv_work_avx2 *w, void *rows, int64_t j, int6
 }
 
 /* Where the rows are, decoded if need be. False: a NaN among bytes. */
-static bool load_groups(mxa_kv_work_avx2 *w, values *v)
+static bool load_groups(mxa_kv_work_avx2 *w, mxa_kv_values *v)
 {
     const int64_t channels = w->job->channels;
-    v->stride = v->kind == FLOATS ? channels : v->stride;
+    v->stride = v->kind == MXA_KV_FLOATS ? channels : v->stride;
     for (int64_t j = w->begin & -(int64_t)MXA_AVX2_COLS; j < w->end; j += MXA_AVX2_COLS) {
         const mxa_kv_rows rows = mxa_kv_group(w, w->v_copy, MXA_KV_V, j);
         const mxa_format_info *const info = rows.part->copy.info;
@@ -83,12 +74,12 @@ static bool load_groups(mxa_kv_work_avx2 *w, values *v)
         v->slice = MXA_AVX2_COLS * MXA_AVX2_COLS * rows.part->row_bytes / channels;
         if (!v->blocks)
             mxa_kv_factors(rows.g, w->g_v + j);
-        if (v->kind == FLOATS) {
+        if (v->kind == MXA_KV_FLOATS) {
             float *const out = (float *)w->raw + j * channels;
             mxa_decode_pick(info->format)
                 ->fn(info, rows.codes, rows.scales, MXA_AVX2_COLS, rows.part->dim, out, channels);
             v->group[j / MXA_AVX2_COLS] = clear_unseen(w, out, j, channels * (int64_t)sizeof(float));
-        } else if (v->kind != BYTES) {
+        } else if (v->kind != MXA_KV_BYTES) {
             if (j < w->begin || j + MXA_AVX2_COLS > w->end) {
                 char *const own = (char *)w->raw + j * rows.part->row_bytes;
                 memcpy(own, rows.codes, (size_t)(MXA_AVX2_COLS * rows.part->row_bytes));
@@ -97,7 +88,7 @@ static bool load_groups(mxa_kv_work_avx2 *w, values *v)
         } else if (v->blocks) {
             load_e2m1(w, &rows, j, v->stride);
             v->group[j / MXA_AVX2_COLS] = (const int8_t *)w->raw + j * v->stride;
-        } else if (v->kind == BYTES && has_nan(w, &rows, j)) {
+        } else if (v->kind == MXA_KV_BYTES && has_nan(w, &rows, j)) {
             return false;
         }
     }
@@ -109,13 +100,13 @@ MXA_AVX2_INLINE __m256 widen(int kind, const void *row, int64_t at)
 {
     const uint16_t *const halves = (const uint16_t *)row + at;
     switch (kind) {
-    case BYTES:
+    case MXA_KV_BYTES:
         return _mm256_cvtepi32_ps(
             _mm256_cvtepi8_epi32(_mm_loadl_epi64((const void *)((const int8_t *)row + at))));
-    case HALVES_BF16:
+    case MXA_KV_HALVES_BF16:
         return _mm256_castsi256_ps(
             _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const void *)halves)), 16));
-    case HALVES_F16: return _mm256_cvtph_ps(_mm_loadu_si128((const void *)halves));
+    case MXA_KV_HALVES_F16: return _mm256_cvtph_ps(_mm_loadu_si128((const void *)halves));
     default: return _mm256_loadu_ps((const float *)row + at);
     }
 }
@@ -132,11 +123,13 @@ static void scale_p(const mxa_kv_work_avx2 *w, const float *g_v)
 }
 
 /* Sixteen channels from c on of rows [row, row + rows); p and o of the first row. */
-MXA_AVX2_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w, const values *v,
+MXA_AVX2_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w, const mxa_kv_values *v,
                                  const float *p, int64_t row, int64_t c, float *o)
 {
     const int64_t channels = w->job->channels;
-    const int64_t row_bytes = v->stride * (kind == BYTES ? 1 : kind == FLOATS ? (int64_t)sizeof(float) : 2);
+    const int64_t row_bytes = v->stride * (kind == MXA_KV_BYTES    ? 1
+                                           : kind == MXA_KV_FLOATS ? (int64_t)sizeof(float)
+                                                                   : 2);
     __m256 sums[MXA_AVX2_ROWS][2];
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
@@ -167,8 +160,8 @@ MXA_AVX2_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w, 
     }
 }
 
-MXA_AVX2_INLINE void multiply_kind(int kind, const mxa_kv_work_avx2 *w, const values *v, const float *p,
-                                   int64_t c, float *o)
+MXA_AVX2_INLINE void multiply_kind(int kind, const mxa_kv_work_avx2 *w, const mxa_kv_values *v,
+                                   const float *p, int64_t c, float *o)
 {
     for (int64_t row = 0; row < w->rows; row += MXA_AVX2_ROWS) {
         const float *const from = p + row * MXA_TILE;
@@ -185,18 +178,19 @@ MXA_AVX2_INLINE void multiply_kind(int kind, const mxa_kv_work_avx2 *w, const va
 }
 
 /* A compiler keeps the sums in registers only if it knows the number of rows, and the type's loads. */
-static void multiply(const mxa_kv_work_avx2 *w, const values *v, const float *p, int64_t c, float *o)
+void mxa_kv_multiply_avx2(const mxa_kv_work_avx2 *w, const mxa_kv_values *v, const float *p, int64_t c,
+                          float *o)
 {
     switch (v->kind) {
-    case BYTES: multiply_kind(BYTES, w, v, p, c, o); break;
-    case HALVES_BF16: multiply_kind(HALVES_BF16, w, v, p, c, o); break;
-    case HALVES_F16: multiply_kind(HALVES_F16, w, v, p, c, o); break;
-    default: multiply_kind(FLOATS, w, v, p, c, o); break;
+    case MXA_KV_BYTES: multiply_kind(MXA_KV_BYTES, w, v, p, c, o); break;
+    case MXA_KV_HALVES_BF16: multiply_kind(MXA_KV_HALVES_BF16, w, v, p, c, o); break;
+    case MXA_KV_HALVES_F16: multiply_kind(MXA_KV_HALVES_F16, w, v, p, c, o); break;
+    default: multiply_kind(MXA_KV_FLOATS, w, v, p, c, o); break;
     }
 }
 
 /* Factors of keys that no row sees, which may be anything. */
-static void clear_factors(const mxa_kv_work_avx2 *w, const values *v)
+static void clear_factors(const mxa_kv_work_avx2 *w, const mxa_kv_values *v)
 {
     const int64_t blocks = v->blocks ? w->job->view->layout->part[w->v_copy][MXA_KV_V].scale_cols : 1;
     const int64_t first = w->begin & -(int64_t)MXA_AVX2_COLS, end = mxa_kv_whole_groups(w->end);
@@ -207,15 +201,15 @@ static void clear_factors(const mxa_kv_work_avx2 *w, const values *v)
     }
 }
 
-void mxa_kv_add_values_avx2(mxa_kv_work_avx2 *w, float *o)
+void mxa_kv_add_values_avx2(mxa_kv_work_avx2 *w, mxa_kv_multiply_fn *multiply, float *o)
 {
-    values v = values_of(w);
+    mxa_kv_values v = values_of(w);
     if (!load_groups(w, &v)) {
-        v = (values){ .kind = FLOATS };
+        v = (mxa_kv_values){ .kind = MXA_KV_FLOATS };
         load_groups(w, &v);
     }
     clear_factors(w, &v);
-    const bool plain = v.kind == HALVES_BF16 || v.kind == HALVES_F16;
+    const bool plain = v.kind == MXA_KV_HALVES_BF16 || v.kind == MXA_KV_HALVES_F16;
     if (!v.blocks && !plain)
         scale_p(w, w->g_v);
     for (int64_t c = 0; c < w->job->channels; c += MXA_AVX2_COLS) {
