@@ -51,16 +51,20 @@ endfunction()
 
 # For every GPU: machine code of sm_80 and sm_90, and what drivers of later ones compile.
 mxa_cuda_kernels(mxattn_cuda_common "80;90-real"
-  src/cuda/dequantize_cuda.cu
   src/cuda/fill_rows_cuda.cu
+  src/cuda/ref/attention_ref_cuda.cu
+  src/cuda/sm80/attention_sm80.cu
+)
+# The bytes of quantisers are specified: every product and sum is rounded for itself. A kernel that spills is an error.
+mxa_cuda_kernels(mxattn_cuda_quantize "80;90-real"
+  src/cuda/dequantize_cuda.cu
   src/cuda/mean_cuda.cu
   src/cuda/quantize_any.cu
   src/cuda/quantize_cuda.cu
   src/cuda/quantize_hot.cu
   src/cuda/quantize_piece.cu
-  src/cuda/ref/attention_ref_cuda.cu
-  src/cuda/sm80/attention_sm80.cu
 )
+target_compile_options(mxattn_cuda_quantize PRIVATE -fmad=false -Xptxas=-v)
 # Hopper's own instructions, which run nowhere else. A kernel that spills is an error.
 mxa_cuda_kernels(mxattn_cuda_sm90 "90a-real"
   src/cuda/sm90/attention_sm90.cu
@@ -71,11 +75,8 @@ mxa_cuda_kernels(mxattn_cuda_sm90 "90a-real"
   src/cuda/sm90/prefill_launch_sm90.cu
 )
 target_compile_options(mxattn_cuda_sm90 PRIVATE -Xptxas=-v)
-set_target_properties(mxattn_cuda_sm90 PROPERTIES CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/ptxas_check.sh)
-# The bytes of quantisers are specified: every product and sum is rounded for itself.
-set_source_files_properties(
-  src/cuda/dequantize_cuda.cu src/cuda/mean_cuda.cu src/cuda/quantize_any.cu src/cuda/quantize_cuda.cu
-  src/cuda/quantize_hot.cu src/cuda/quantize_piece.cu PROPERTIES COMPILE_OPTIONS -fmad=false)
+set_target_properties(mxattn_cuda_quantize mxattn_cuda_sm90
+                      PROPERTIES CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/ptxas_check.sh)
 add_library(mxattn_cuda MODULE
   src/cuda/attention_call_cuda.c
   src/cuda/attention_layout_cuda.c
@@ -84,6 +85,7 @@ add_library(mxattn_cuda MODULE
   src/cuda/device_cuda.c
   src/cuda/impls_cuda.c
   $<TARGET_OBJECTS:mxattn_cuda_common>
+  $<TARGET_OBJECTS:mxattn_cuda_quantize>
   $<TARGET_OBJECTS:mxattn_cuda_sm90>
 )
 target_include_directories(mxattn_cuda PRIVATE ${MXA_CUDA_INCLUDES})
