@@ -50,7 +50,10 @@ def parse_arguments():
     parser.add_argument("--seconds", type=float, default=10, help="of a contender on a shape (default 10)")
     parser.add_argument("--lengths", type=int, nargs="*", default=LENGTHS, help="of the table, in tokens")
     parser.add_argument("--quick", action="store_true", help="nothing beyond 4096 tokens")
-    parser.add_argument("--minimum", action="store_true", help="rate by shortest times, not medians")
+    parser.add_argument(
+        "--cpu-time", dest="clock", action="store_const", const="cpu", default="wall",
+        help="for a machine that others use, with one thread: what the process ran, not what passed",
+    )  # fmt: skip
     parser.add_argument("--name", help="of the processor, in file names (default: from the system)")
     parser.add_argument("--out", type=Path, default=ROOT / "bench/results", help="folder for the results")
     return parser.parse_args()
@@ -59,6 +62,14 @@ def parse_arguments():
 def slug(cpu):
     """A processor's name for file names: intel-xeon-platinum-8592."""
     return re.sub(r"[^a-z0-9]+", "-", re.sub(r"\(\w+\)|CPU|@.*", "", cpu).lower()).strip("-")
+
+
+def command_line(arguments):
+    """Without what names folders of one machine."""
+    words = ["python bench/cpu_bench.py", f"--threads {arguments.threads}"]
+    words += ["--quick"] * arguments.quick + ["--cpu-time"] * (arguments.clock == "cpu")
+    lengths = " ".join(str(n) for n in arguments.lengths)
+    return " ".join([*words, f"--seconds {arguments.seconds:g}", f"--lengths {lengths}"])
 
 
 def commit():
@@ -136,7 +147,7 @@ class Bench:
             for contender in self.contenders.values()
             for entry in enter(contender, problem, self.folder, self.arguments.threads, self.missing)
         ]
-        done = compete(entries, self.arguments.seconds, self.missing)
+        done = compete(entries, self.arguments.seconds, self.missing, clock=self.arguments.clock)
         inputs = load_inputs(self.folder)
         rows = [describe(e, geometry) | {"error": measure_error(e, inputs, self.folder)} for e in done]
         leave(entries)
@@ -153,10 +164,10 @@ class Bench:
             mine = self.contenders["mxattn"]
             groups.append(enter(mine, problem, self.folder, threads, self.missing, recipes))
         entries = [entry for group in groups for entry in group]
-        compete(entries, self.arguments.seconds, self.missing, least=SCALING_ROUNDS)
+        compete(entries, self.arguments.seconds, self.missing, SCALING_ROUNDS, self.arguments.clock)
         leave(entries)
-        time = min if self.arguments.minimum else statistics.median
-        return {r: [time(e.ms) for group in groups for e in group if e.place[1] == r] for r in recipes}
+        medians = [(e.place[1], statistics.median(e.ms)) for group in groups for e in group]
+        return {r: [ms for recipe, ms in medians if recipe == r] for r in recipes}
 
     def scaling(self):
         """Lists of figures: name, value, floor, goal."""
@@ -200,7 +211,7 @@ class Bench:
         return {
             "machine": machine(self.arguments),
             "peaks": cpu_report.best_peaks(before, self.peaks()),
-            "time": "shortest" if self.arguments.minimum else "median",
+            "clock": self.arguments.clock,
             "rows": rows,
             "figures": figures,
             "missing": list(dict.fromkeys(self.missing)),
@@ -219,8 +230,7 @@ def main():
     print(text)
     arguments.out.mkdir(parents=True, exist_ok=True)
     stem = "{date}_{slug}_cpu".format(**results["machine"])
-    command = "python bench/cpu_bench.py " + " ".join(sys.argv[1:])
-    (arguments.out / f"{stem}.md").write_text(cpu_report.page(results, text, command.strip()))
+    (arguments.out / f"{stem}.md").write_text(cpu_report.page(results, text, command_line(arguments)))
     (arguments.out / f"{stem}.json").write_text(json.dumps(results, indent=1) + "\n")
     try:
         cpu_report.plot(results, arguments.out / f"{stem}.png")

@@ -51,18 +51,17 @@ def spread(ms):
 def finish(results):
     """Add rates, ratios and the figures that the rows give."""
     for row in results["rows"]:
-        row["median_ms"], row["shortest_ms"] = statistics.median(row["ms"]), min(row["ms"])
-        row["time_ms"], row["spread"] = row[results["time"] + "_ms"], spread(row["ms"])
-        row["gflops"] = 2e-6 * row["flops_of_a_product"] / row["time_ms"]
+        row["median_ms"], row["spread"] = statistics.median(row["ms"]), spread(row["ms"])
+        row["gflops"] = 2e-6 * row["flops_of_a_product"] / row["median_ms"]
         row["share_of_peak"] = None
         if row["contender"] == "mxattn":
             peak = mixed_peak(results["peaks"], level_of(row["entry"]), row["variant"])
             row["share_of_peak"] = peak and row["gflops"] / peak
     for geometry, length in shapes(results):
         rows = rows_of(results, geometry, length)
-        ours = {r["variant"]: r["time_ms"] for r in rows if r["contender"] == "mxattn"}
+        ours = {r["variant"]: r["median_ms"] for r in rows if r["contender"] == "mxattn"}
         for row in rows:
-            row["times_ours"] = {recipe: row["time_ms"] / ms for recipe, ms in ours.items()}
+            row["times_ours"] = {recipe: row["median_ms"] / ms for recipe, ms in ours.items()}
     found = [figure for geometry in geometries(results) for figure in compared(results, geometry)]
     results["figures"] = found + results["figures"]
 
@@ -83,20 +82,20 @@ def compared(results, geometry):
     """Figures at the compared length: against the best peer, and against the peak."""
     rows = rows_of(results, geometry, COMPARED_LENGTH)
     peers = [r for r in rows if r["contender"] != "mxattn"]
-    fp32 = [r["time_ms"] for r in peers if r["contender"] == "torch" and r["variant"].startswith("fp32")]
+    fp32 = [r["median_ms"] for r in peers if r["contender"] == "torch" and r["variant"].startswith("fp32")]
     found = []
     for row in (r for r in rows if r["contender"] == "mxattn"):
         recipe, where = row["variant"], f"{row['variant']}, {geometry}"
         aims = OF_PEER | (OF_PEER_AMX if row["entry"] == "amx" else {})
         if peers:
-            best = min(peers, key=lambda r: r["time_ms"])
+            best = min(peers, key=lambda r: r["median_ms"])
             name = f"best peer ({label(best)}) / mxattn, {where}"
-            found.append((name, best["time_ms"] / row["time_ms"], *aims[recipe]))
+            found.append((name, best["median_ms"] / row["median_ms"], *aims[recipe]))
         if row["share_of_peak"]:
             found.append((f"share of the mixed peak, {where}", row["share_of_peak"], *OF_PEAK))
         if row["entry"] == "avx2" and fp32:
             found.append(
-                (f"PyTorch fp32 / mxattn on AVX2, {where}", min(fp32) / row["time_ms"], *OF_FP32_AVX2)
+                (f"PyTorch fp32 / mxattn on AVX2, {where}", min(fp32) / row["median_ms"], *OF_FP32_AVX2)
             )
     return found
 
@@ -121,14 +120,13 @@ def shown(results, geometry, length):
     rows = rows_of(results, geometry, length)
     ours = [r for r in rows if r["contender"] == "mxattn"]
     peers = [r for r in rows if r["contender"] != "mxattn"]
-    return ours + (peers if length == COMPARED_LENGTH else sorted(peers, key=lambda r: r["time_ms"])[:1])
+    return ours + (peers if length == COMPARED_LENGTH else sorted(peers, key=lambda r: r["median_ms"])[:1])
 
 
 def line(row, recipes):
     return (
         f"{row['geometry']}, {row['length']}: {label(row)}",
         f"{row['median_ms']:.2f}",
-        f"{row['shortest_ms']:.2f}",
         f"{100 * row['spread']:.0f} %",
         str(len(row["ms"])),
         f"{row['gflops']:.1f}",
@@ -157,7 +155,14 @@ def text(results):
     ]  # fmt: skip
     recipes = list(dict.fromkeys(r["variant"] for r in results["rows"] if r["contender"] == "mxattn"))
     body = [line(row, recipes) for shape in shapes(results) for row in shown(results, *shape)]
-    titles = ["causal attention", "median ms", "shortest", "spread", "runs", "GFLOP/s", "of peak"]
+    titles = [
+        f"causal attention, {results['clock']} time",
+        "median ms",
+        "spread",
+        "runs",
+        "GFLOP/s",
+        "of peak",
+    ]
     titles += [*(f"/ {recipe}" for recipe in recipes), "error"]
     lines += ["", *table(titles, body)]
     lines += [
@@ -171,7 +176,7 @@ def text(results):
 
 NOTES = """\
 Contenders take turns on each shape, with the same inputs (normal, numbers that bf16 holds) and threads. The spread
-is from the 10th to the 90th percentile, as a share of the median; rates and ratios are of {time} times. mxattn
+is from the 10th to the 90th percentile, as a share of the median; the clock is {clock} time. mxattn
 quantises Q and K in every call; llama.cpp gets K and V as they lie in its cache, and PyTorch and OpenVINO get K and V
 expanded where it says so. GFLOP/s counts visible scores only. "of peak" is the share of what the level's own
 instructions reach in the same run if Q K and P V take turns: Q K in integers for low bits, in 16 bits for `bf16`; P V
@@ -181,14 +186,14 @@ float64. All shapes and times are in the JSON file; below 4096 tokens and above 
 
 
 def page(results, body, command):
-    notes = NOTES.format(time=results["time"])
+    notes = NOTES.format(clock=results["clock"])
     return f"# CPU attention: {results['machine']['cpu']}\n\n`{command}`\n\n```\n{body}\n```\n\n{notes}"
 
 
 def best_rows(results, geometry, length):
     """{series: row}: each recipe of mxattn, and the fastest variant of each peer and type."""
     found = {}
-    for row in sorted(rows_of(results, geometry, length), key=lambda r: -r["time_ms"]):
+    for row in sorted(rows_of(results, geometry, length), key=lambda r: -r["median_ms"]):
         found[f"{row['contender']} {row['variant'].split()[0]}"] = row
     return found
 

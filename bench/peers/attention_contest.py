@@ -75,8 +75,8 @@ class Entry:
     ms: list = field(default_factory=list)
     spent: float = 0  # seconds of calls
 
-    def turn(self):
-        answer = self.contender.ask(call=self.place, seconds=TURN_SECONDS)["ms"]
+    def turn(self, clock):
+        answer = self.contender.ask(call=self.place, seconds=TURN_SECONDS, clock=clock)["ms"]
         self.spent += 1e-3 * sum(answer)
         self.ms += answer[1:] or answer  # the first of several begins with cold caches
         time.sleep(REST_SECONDS)
@@ -106,10 +106,10 @@ def leave(entries):
             pass
 
 
-def compete(entries, seconds, refusals, least=1):
+def compete(entries, seconds, refusals, least=1, clock="wall"):
     """
     MOST_ROUNDS in which each entry has a turn; one that has spent its seconds stops after the least of them. Returns
-    those that got through.
+    those that got through. The clock "cpu" counts what the threads of a process ran, a thread's share of it.
     """
     running = list(entries)
     for round_number in range(MOST_ROUNDS):
@@ -117,7 +117,7 @@ def compete(entries, seconds, refusals, least=1):
             if round_number >= least and entry.spent >= seconds:
                 continue
             try:
-                entry.turn()
+                entry.turn(clock)
             except Gone as gone:
                 refusals.append(f"{entry.contender.version} {entry.place[1]}: {gone}")
                 running.remove(entry)

@@ -2,7 +2,7 @@
 """One contender in a process of its own: attention_worker.py MODULE, orders by lines of JSON.
 
     {"open": id, "problem": {...}, "folder": path, "threads": n}: {"variants": {name: note}, "refused": {name: why}}
-    {"call": [id, variant], "seconds": s}: {"ms": [...]}, calls until the time is spent, one at least
+    {"call": [id, variant], "seconds": s, "clock": name}: {"ms": [...]}, calls until the time is spent, one at least
     {"rows": [id, variant], "of": [...], "to": path}: {}, rows of the last result as a file
     {"close": id}: {}
 
@@ -28,7 +28,7 @@ def sentence(error):
 
 class Worker:
     def __init__(self, module):
-        self.module, self.calls = module, {}
+        self.module, self.calls, self.threads = module, {}, {}
 
     def open(self, order):
         problem, made, refused = Problem(**order["problem"]), {}, {}
@@ -40,7 +40,7 @@ class Worker:
             except Exception as error:
                 made.pop(name, None)
                 refused[name] = sentence(error)
-        self.calls[order["open"]] = made
+        self.calls[order["open"]], self.threads[order["open"]] = made, order["threads"]
         notes = {name: call.note() if hasattr(call, "note") else "" for name, call in made.items()}
         return {"variants": notes, "refused": refused}
 
@@ -49,10 +49,13 @@ class Worker:
 
     def call(self, order):
         call, ms, begun = self.find(order["call"]), [], time.perf_counter()
+        cpu = order["clock"] == "cpu"
+        clock = time.process_time if cpu else time.perf_counter
+        milliseconds = 1e3 / self.threads[order["call"][0]] if cpu else 1e3
         while not ms or time.perf_counter() - begun < order["seconds"]:
-            start = time.perf_counter()
+            start = clock()
             call()
-            ms.append(1e3 * (time.perf_counter() - start))
+            ms.append(milliseconds * (clock() - start))
         return {"ms": ms}
 
     def rows(self, order):
