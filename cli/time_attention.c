@@ -10,6 +10,8 @@
 #define MIN_SECONDS 0.5
 
 static const char *const recipes[ATTENTION_VARIANTS] = { "dma8", "dma4", "paper-mxfp4", "bf16", "low=f32" };
+static const char *const recipes_cuda[ATTENTION_VARIANTS] = { "dma8", "dma4", "dma8-fp8", "dma4-fp8",
+                                                              "bf16" };
 
 static bool run_call(void *call)
 {
@@ -64,8 +66,9 @@ static bool open_recipe(const attention_input *input, const char *name, void *ou
     return false;
 }
 
-bool time_attention(const shape *s, int threads, shape_time times[ATTENTION_VARIANTS])
+bool time_attention(const shape *s, int threads, mxa_device device, shape_time times[ATTENTION_VARIANTS])
 {
+    const char *const *const names = device_is_cuda(device) ? recipes_cuda : recipes;
     attention_input input;
     attend_call calls[ATTENTION_VARIANTS] = { 0 };
     timed_call contenders[ATTENTION_VARIANTS];
@@ -74,16 +77,17 @@ bool time_attention(const shape *s, int threads, shape_time times[ATTENTION_VARI
         (uint64_t)(s->batch * s->heads * s->q_len * s->dim_v * input_dtype_bytes(s->type));
     bool ok = make_input(s, &input);
     input.problem.threads = threads;
+    input.problem.device = device;
     void *out = ok ? cli_alloc(out_bytes, "the output") : NULL;
     ok = out != NULL;
     for (int i = 0; i < ATTENTION_VARIANTS && ok; i++) {
-        ok = open_recipe(&input, recipes[i], out, &calls[i]);
+        ok = open_recipe(&input, names[i], out, &calls[i]);
         contenders[i] = (timed_call){ run_call, &calls[i] };
     }
     ok = ok && timing_measure(contenders, ATTENTION_VARIANTS, LEAST_RUNS, MIN_SECONDS, results);
     for (int i = 0; i < ATTENTION_VARIANTS; i++) {
         if (ok)
-            times[i] = (shape_time){ recipes[i], operations(s), results[i] };
+            times[i] = (shape_time){ names[i], operations(s), results[i] };
         attend_close(&calls[i]);
     }
     free(out);

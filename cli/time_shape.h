@@ -20,7 +20,8 @@ void *random_tensor(mxa_dtype type, int64_t elements, uint64_t seed);
 /*
  * Fill in a time for each variant; they alternate. threads 0: as OpenMP decides. False after a message.
  */
-bool time_attention(const shape *s, int threads, shape_time times[ATTENTION_VARIANTS]);
+bool time_attention(const shape *s, int threads, mxa_device device, shape_time times[ATTENTION_VARIANTS]);
 bool time_quantizer(const shape *s, int threads, shape_time times[QUANTIZE_VARIANTS]);
+bool time_quantizer_cuda(const shape *s, mxa_device device, shape_time times[QUANTIZE_VARIANTS]);
 
 #endif

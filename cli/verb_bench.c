@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "cli.h"
+#include "device_memory.h"
 #include "json_text.h"
 #include "options.h"
 #include "progress.h"
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_SHAPE = OPTION_FIRST, KEY_SHAPES, KEY_THREADS, KEY_JSON };
+enum { KEY_SHAPE = OPTION_FIRST, KEY_SHAPES, KEY_THREADS, KEY_DEVICE, KEY_JSON };
 
 #define LIST_BYTES 600
 
@@ -20,6 +21,7 @@ typedef struct bench_options {
     const char **names;
     size_t name_count;
     int threads; /* 0: as OpenMP decides */
+    mxa_device device;
     bool json;
 } bench_options;
 
@@ -34,6 +36,7 @@ static const struct argp_option table_of_options[] = {
     { "shape", KEY_SHAPE, "NAME", 0, "a shape to time, may be repeated (default: all)", 0 },
     { "shapes", KEY_SHAPES, "FILE", 0, "read the shapes from this file", 0 },
     { "threads", KEY_THREADS, "N", 0, "threads (default: as OpenMP decides)", 0 },
+    { "device", KEY_DEVICE, "D", 0, "auto, cpu or cuda:N", 0 },
     { "json", KEY_JSON, 0, 0, "print a JSON list", 0 },
     OPTION_HELP,
     { 0 }
@@ -46,6 +49,7 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case KEY_SHAPE: options->names[options->name_count++] = arg; return 0;
     case KEY_SHAPES: options->file = arg; return 0;
     case KEY_THREADS: options->threads = (int)option_integer("--threads", arg, 0, INT_MAX); return 0;
+    case KEY_DEVICE: options->device = option_device("--device", arg); return 0;
     case KEY_JSON: options->json = true; return 0;
     case ARGP_KEY_ARG: cli_usage("bench takes no input, not \"%.80s\"", arg);
     default: return options_default(key, state);
@@ -84,7 +88,15 @@ static double spread(const timing *t)
     return (t->p90_ms - t->p10_ms) / t->median_ms;
 }
 
-static bool print_table(const bench_result *results, size_t count)
+static void print_machine(mxa_device device)
+{
+    mxa_device_info info;
+    printf("mxattn %s, CPU features: %s\n", mxa_version(), mxa_cpu_features());
+    if (device_is_cuda(device) && mxa_device_query(device, &info) == MXA_OK)
+        printf("on cuda:%d, %s\n", device - MXA_DEVICE_CUDA_0, info.name);
+}
+
+static bool print_table(const bench_result *results, size_t count, mxa_device device)
 {
     static const char *const titles[] = { "shape", "variant", "median ms", "spread",
                                           "rate",  "unit",    "of memcpy", "runs" };
@@ -105,7 +117,7 @@ static bool print_table(const bench_result *results, size_t count)
             table_add(&t, share >= 0 ? "%.2f" : "-", share);
             table_add(&t, "%d", time->time.runs);
         }
-    printf("mxattn %s, CPU features: %s\n", mxa_version(), mxa_cpu_features());
+    print_machine(device);
     if (!table_finish(&t))
         return false;
     puts("Random normal data. GFLOP/s counts visible scores only; GB/s counts bytes of input. A shape's "
@@ -140,16 +152,18 @@ static bool print_json(const bench_result *results, size_t count)
     return json_print(list);
 }
 
-static bool time_shape(bench_result *result, const shape *s, int threads)
+static bool time_shape(bench_result *result, const shape *s, const bench_options *options)
 {
     *result = (bench_result){ .shape = s };
     progress_label(s->name);
     if (s->operation == SHAPE_QUANTIZE) {
         result->count = QUANTIZE_VARIANTS;
-        return time_quantizer(s, threads, result->times);
+        if (device_is_cuda(options->device))
+            return time_quantizer_cuda(s, options->device, result->times);
+        return time_quantizer(s, options->threads, result->times);
     }
     result->count = ATTENTION_VARIANTS;
-    return time_attention(s, threads, result->times);
+    return time_attention(s, options->threads, options->device, result->times);
 }
 
 static bool bench(const bench_options *options, const shape_list *list)
@@ -161,10 +175,10 @@ static bool bench(const bench_options *options, const shape_list *list)
     for (size_t i = 0; i < count && ok; i++, progress_step())
         ok = time_shape(&results[i],
                         options->name_count > 0 ? shapes_find(list, options->names[i]) : &list->shapes[i],
-                        options->threads);
+                        options);
     progress_end();
     if (ok)
-        ok = options->json ? print_json(results, count) : print_table(results, count);
+        ok = options->json ? print_json(results, count) : print_table(results, count, options->device);
     free(results);
     return ok;
 }
@@ -177,7 +191,8 @@ int verb_bench(int argc, char **argv)
         .doc = "Time attention (GFLOP/s) and quantisers (GB/s; fused, unfused, memcpy) on random data.\v"
                "All shapes take minutes. Example: mxattn bench --shape prefill-2k-d64"
     };
-    bench_options options = { .names = cli_alloc((uint64_t)argc * sizeof(char *), "the list of shapes") };
+    bench_options options = { .names = cli_alloc((uint64_t)argc * sizeof(char *), "the list of shapes"),
+                              .device = MXA_DEVICE_CPU };
     if (options.names == NULL)
         return CLI_FAILED;
     options_parse(&argp, argc, argv, &options);

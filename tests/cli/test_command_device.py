@@ -70,3 +70,13 @@ def test_missing(tmp_path):
         assert "one build" in refuse(FAILED, *words, "cuda:0", env=environment("number"))
         assert call(*words, "gpu").returncode == USAGE
     assert not (tmp_path / "out").exists()
+
+
+def test_bench(tmp_path):
+    shapes = tmp_path / "shapes"
+    shapes.write_text("attention a heads=2 q_len=64 kv_len=64 dim=32\nquantize q heads=2 seq=64 dim=32\n")
+    words = ("bench", "--shapes", shapes, "--device", "cuda:0")
+    assert "on cuda:0, fake" in succeed(*words, env=environment())
+    rows = json.loads(succeed(*words, "--json", env=environment()))
+    assert [row["variant"] for row in rows][-3:] == ["fused", "unfused", "memcpy"]
+    assert "no NVIDIA driver" in refuse(FAILED, *words, env=environment("driver"))
