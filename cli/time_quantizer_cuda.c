@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * On a CUDA device: the fused quantiser (two copies of smoothed and rotated keys from one read) against a call
- * for each copy, and against a copy of the input within the device. The mean of the first tokens is part of
- * both. A time is that of the calls and of waiting for them.
+ * On a CUDA device: the fused quantiser (two copies of smoothed and rotated keys from one read) against a
+ * call for each copy, and against a copy of the input within the device. The mean of the first tokens is part
+ * of both. A time is that of the calls and of waiting for them.
  */
 #include "time_shape.h"
 
