@@ -188,12 +188,12 @@ class Bench:
         return found
 
     def quantizers(self):
-        command = self.arguments.build / "mxattn"
-        if not command.exists():
-            self.missing.append(f"quantisers: no {command}")
-            return []
         words = [word for shape in QUANTIZERS for word in ("--shape", shape)]
-        rows = run_json(command, "bench", "--json", "--threads", 1, *words)
+        try:
+            rows = run_json(self.arguments.build / "mxattn", "bench", "--json", "--threads", 1, *words)
+        except (OSError, subprocess.CalledProcessError) as error:
+            self.missing.append(f"quantisers: {error}")
+            return []
         return [
             (f"fused quantiser / memcpy on one core, {row['shape']}", row["of_memcpy"], 0.4, 0.8)
             for row in rows

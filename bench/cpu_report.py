@@ -10,8 +10,8 @@ OF_PEAK = 0.60, 0.80
 OF_FP32_AVX2 = 1.0, 1.5
 COMPARED_LENGTH = 4096
 
-# What Q K is multiplied in, as mxattn_peak names it; P V is "half" throughout. A level without 16-bit products
-# uses fp32, and AMX multiplies decoded MXFP4 as bf16.
+# What Q K is multiplied in, as mxattn_peak names it; P V is "half" throughout, by fp32 instructions where these are
+# faster or the only ones. AMX multiplies decoded MXFP4 as bf16.
 USES = {"dma8": "int", "dma4": "int", "bf16": "half"}
 USES_AMX = USES | {"dma4": "half"}
 
@@ -37,7 +37,7 @@ def mixed_peak(peaks, level, recipe):
     """GFLOP/s if Q K and P V took turns at their peaks; None for levels that mxattn_peak does not have."""
     found = {(p["level"], p["use"]): p["gops"] for p in peaks["peaks"] if p["gops"]}
     use = (USES_AMX if level == "amx" else USES)[recipe]
-    half = found.get((level, "half"), found.get((level, "f32")))
+    half = max(found.get((level, "half"), 0), found.get((level, "f32"), 0))
     products = half if use == "half" else found.get((level, use))
     return 2 / (1 / products + 1 / half) if products and half else None
 
@@ -175,13 +175,14 @@ def text(results):
 
 
 NOTES = """\
-Contenders take turns on each shape, with the same inputs (normal, numbers that bf16 holds) and threads. The spread
-is from the 10th to the 90th percentile, as a share of the median; the clock is {clock} time. mxattn
-quantises Q and K in every call; llama.cpp gets K and V as they lie in its cache, and PyTorch and OpenVINO get K and V
-expanded where it says so. GFLOP/s counts visible scores only. "of peak" is the share of what the level's own
-instructions reach in the same run if Q K and P V take turns: Q K in integers for low bits, in 16 bits for `bf16`; P V
-in 16 bits (AVX2: fp32). "/ dma8" is a row's time by that of mxattn's recipe. error: relative L2 of some rows against
-float64. All shapes and times are in the JSON file; below 4096 tokens and above it, the table has the fastest peer.
+Contenders take turns on each shape, with the same inputs (normal, numbers that bf16 holds) and threads. The
+spread is from the 10th to the 90th percentile, as a share of the median; the clock is {clock} time. mxattn
+quantises Q and K in every call; llama.cpp gets K and V as they lie in its cache, and PyTorch and OpenVINO get
+K and V expanded where it says so. GFLOP/s counts visible scores only. "of peak" is the share of what the
+level's own instructions reach in the same run if Q K and P V take turns: Q K in integers for low bits, in 16
+bits for `bf16`; P V in 16 bits or fp32, whichever is faster. "/ dma8" is a row's time by that of mxattn's
+recipe. error: relative L2 of some rows against float64. All shapes and times are in the JSON file; below 4096
+tokens and above it, the table has the fastest peer.
 """
 
 

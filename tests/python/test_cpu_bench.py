@@ -62,4 +62,8 @@ def test_mixed_peak():
     assert cpu_report.mixed_peak(peaks, "amx", "dma8") == pytest.approx(8000 / 3)
     assert cpu_report.mixed_peak(peaks, cpu_report.level_of("avx2"), "dma4") == pytest.approx(240)
     assert cpu_report.mixed_peak(peaks, "portable", "dma8") is None
+    slow_half = {"level": "avx2", "use": "half", "gops": 100.0}
+    assert cpu_report.mixed_peak({"peaks": [*peaks["peaks"], slow_half]}, "avx2", "dma8") == pytest.approx(
+        240
+    )
     assert cpu_report.level_of("avx512_bf16") == "avx512"
