@@ -4,7 +4,7 @@
  * docs/numerics.md, section 12, of the float64 reference; what masked keys hold changes no bit; no row is
  * left to the reference where all numbers are of moderate size.
  */
-#define MXA_EMULATED
+#define MXA_EMULATED "emulated_ptx_sm80.h"
 #include "cuda/sm80/attention_params_sm80.cuh"
 
 #include <memory>

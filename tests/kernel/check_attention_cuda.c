@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Every entry of the CUDA backend against the float64 reference on the CPU within the tolerance of
- * docs/numerics.md, section 12; a second call and what masked keys hold do not change a bit. Skipped without a
- * device.
+ * docs/numerics.md, section 12; a second call and what masked keys hold do not change a bit. Skipped without
+ * a device.
  */
 #include "check_lists.h"
 

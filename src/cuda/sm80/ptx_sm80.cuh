@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One wrapper for each PTX instruction of sm_80 that kernels use. A host test has its own (MXA_EMULATED). */
+/* One wrapper for each PTX instruction of sm_80 that kernels use. A host test includes its own instead. */
 #ifndef MXA_CUDA_PTX_SM80_CUH
 #define MXA_CUDA_PTX_SM80_CUH
 
 #ifdef MXA_EMULATED
-#include "emulated_ptx_sm80.h"
+#include MXA_EMULATED
 #else
 
 #include <stdint.h>
