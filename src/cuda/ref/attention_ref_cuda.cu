@@ -193,9 +193,18 @@ __device__ void store_row(const RefParams &p, const Row &r)
                          : static_cast<float>(r.max + log(r.sum));
 }
 
+/* Where it was launched early: their memory is seen afterwards. */
+__device__ void await_kernels_before()
+{
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 __global__ void __launch_bounds__(threads) attention_ref(const RefParams p)
 {
     __shared__ Shared s;
+    await_kernels_before();
     const int64_t n = p.list ? *p.list_count : p.n_rows;
     for (int64_t index = blockIdx.x; index < n; index += gridDim.x) {
         Row r = find_row(p, index);
@@ -250,6 +259,24 @@ mxa_status launch(const RefParams &p, int64_t rows, int multiprocessors, cudaStr
     return mxa_cuda_launched("attention_ref");
 }
 
+/* The list is empty as a rule: few blocks, which may be there before the kernel in front of them ends. */
+mxa_status launch_list(const RefParams &p, int64_t rows, const mxa_cuda_device &device, cudaStream_t stream)
+{
+    constexpr int64_t blocks_each = 4;
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(static_cast<unsigned>(mxa_min(rows, blocks_each * device.multiprocessors)));
+    config.blockDim = dim3(threads);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = device.arch >= 90 ? 1 : 0;
+    if (rows == 0)
+        return MXA_OK;
+    return mxa_cuda_check(cudaLaunchKernelEx(&config, attention_ref, p), "attention_ref");
+}
+
 } // namespace
 } // namespace mxa
 
@@ -283,5 +310,5 @@ mxa_status mxa_attention_ref_rows_cuda(const mxa_cuda_job *job, const mxa_cuda_r
     mxa::RefParams p = mxa::make_params(*job);
     p.list = rows;
     p.list_count = count;
-    return mxa::launch(p, capacity, job->device->multiprocessors, stream);
+    return mxa::launch_list(p, capacity, *job->device, stream);
 }

@@ -69,12 +69,15 @@ PrefillKernel wanted_kernel(const mxa_plan *plan, Factor factor)
     return wanted;
 }
 
-/* One factor a key tile costs least, but K may have one a key. */
+/*
+ * One factor a key tile costs least, but K may have one a key. Factors of more keys are written for each: in
+ * int8, scores of small keys would lose precision to the largest.
+ */
 const PrefillKernel *kernel_of(const mxa_plan *plan)
 {
     const mxa_copy_plan &k = plan->k[MXA_LOW];
     const PrefillKernel *kernel = nullptr;
-    if (!has_factors(k) || k.level != MXA_LEVEL_TOKEN)
+    if (!has_factors(k) || k.level == MXA_LEVEL_TOKEN_BLOCK)
         kernel = prefill_find(wanted_kernel(plan, Factor::tile));
     return kernel ? kernel : prefill_find(wanted_kernel(plan, Factor::key));
 }

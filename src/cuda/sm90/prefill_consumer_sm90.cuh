@@ -281,8 +281,10 @@ struct Consumer : RowOutput<T> {
             cap_scores<high>();
         if (step > mask_above || step < mask_below)
             this->mask(item(), step);
-        if (first)
-            this->first_max(high, !T::capped);
+        bool fresh_rows[2];
+        this->find_fresh(first, fresh_rows);
+        if (__any_sync(~0u, fresh_rows[0] || fresh_rows[1]))
+            this->start_rows(high, !T::capped, first, fresh_rows);
         this->exponentials(high, !T::capped, sum);
     }
 

@@ -31,6 +31,18 @@ __device__ __forceinline__ constexpr int row_half(int i)
     return i / 2 % 2;
 }
 
+/*
+ * x rounded to fewer bits; NaN stays. With a factor f of 22 bits int_bias * f is exact. With 20 bits and o a
+ * multiple of 2^-10, o - int_bias * f is exact as well, for f below 2^-13 and o / f below 2^23; for larger f
+ * it is off by 0.75 f at most.
+ */
+template <int bits>
+__device__ __forceinline__ float rounded(float x)
+{
+    const float large = __fmul_rn(x, float((1 << (24 - bits)) + 1));
+    return __fsub_rn(large, __fsub_rn(large, x));
+}
+
 /* Of the four lanes that share a row. */
 __device__ __forceinline__ float row_largest(float x)
 {
@@ -144,7 +156,9 @@ struct RowBlock {
         for (int r = 0; r < 2; r++) {
             const float low = T::has_low && !T::key_factors ? factor[r] * *k_factor : factor[r];
             const float f = high ? p.scale_log2 : low;
-            line.f[r] = f == 0.0f ? FLT_MIN : f;
+            line.f[r] = fabsf(f) < FLT_MIN ? FLT_MIN : f;
+            if (T::low_is_int && !high)
+                line.f[r] = rounded < T::key_factors ? 22 : 20 > (line.f[r]);
             line.bias[r] = T::low_is_int && !high ? -int_bias * line.f[r] : 0.0f;
             line.o[r] = high && !p.bias_in_high ? 0.0f : offset[r];
             line.o[r] -= less_m ? row_max[r] : 0.0f;
@@ -169,15 +183,29 @@ struct RowBlock {
         return fmaf(product, i % 2 ? g.y : g.x, line.o[r]);
     }
 
+    /* Rows that have met no key yet, nor a sink. */
+    __device__ __forceinline__ void find_fresh(bool first, bool fresh[2]) const
+    {
+#pragma unroll
+        for (int r = 0; r < 2; r++)
+            fresh[r] = first || row_total(row_sum[r]) == 0.0f;
+    }
+
+    /* Such that o of low logits is a multiple of 2^-10: see rounded. */
+    __device__ __forceinline__ float in_units(float m, int r) const
+    {
+        return rintf((m - offset[r]) * 0x1p10f) * 0x1p-10f + offset[r];
+    }
+
     /*
-     * Start a row block: m is the maximum over some columns of the first step, or 0 where none of these is
-     * seen. A larger logit raises m as in any step.
+     * Start fresh rows: m is the maximum over some columns of the step, or 0 where none of these is seen. A
+     * larger logit raises m as in any step.
      */
-    __device__ __forceinline__ void first_max(bool high, bool linear)
+    __device__ __forceinline__ void start_rows(bool high, bool linear, bool first, const bool fresh[2])
     {
         constexpr int blocks = T::keys / 8, sampled = 4;
         const Line line = linear ? logit_line(high, false) : Line{ { 1.0f, 1.0f }, {}, {} };
-        float most[2] = { row_max[0], row_max[1] };
+        float most[2] = { -INFINITY, -INFINITY };
 #pragma unroll
         for (int block = 0; block < blocks; block += blocks / sampled) {
             const float2 g = T::key_factors && !high && linear ? factors_of_keys(block) : float2{};
@@ -187,10 +215,12 @@ struct RowBlock {
         }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            const float sink = row_max[r];
-            most[r] = row_largest(most[r]);
-            row_max[r] = most[r] == -INFINITY ? 0.0f : most[r];
-            row_sum[r] = lane % 4 == 0 ? exp2_approx(sink - row_max[r]) : 0.0f; /* counted by one lane */
+            const float sink = first ? row_max[r] : -INFINITY;
+            const float largest = fmaxf(row_largest(most[r]), sink);
+            const float m = largest == -INFINITY ? 0.0f : T::m_in_units ? in_units(largest, r) : largest;
+            row_max[r] = fresh[r] ? m : row_max[r];
+            if (first) /* one lane counts the sink */
+                row_sum[r] = lane % 4 == 0 ? exp2_approx(sink - m) : 0.0f;
         }
     }
 

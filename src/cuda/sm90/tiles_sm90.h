@@ -50,6 +50,7 @@ struct PrefillType {
     static constexpr bool low_is_wide = low == Low::wide;
     static constexpr bool capped = is_capped; /* softcap */
     static constexpr bool key_factors = factor == Factor::key && has_low;
+    static constexpr bool m_in_units = low_is_int && !key_factors;
 
     /* Keys of a step: what the registers of scores, P and the output allow. */
     static constexpr int keys = dim_v > 128 ? 64 : 128;
