@@ -8,9 +8,9 @@ namespace mxa
 namespace
 {
 
-constexpr int channels = 64; /* of a block of threads */
-constexpr int threads = 512; /* they load; the first ones then add up a channel each */
-constexpr int tokens = 64;   /* in shared memory at a time */
+constexpr int channels = 32;     /* of a block of threads */
+constexpr int threads = 512;     /* they load; the first ones then add up a channel each */
+constexpr int tokens = MXA_TILE; /* in shared memory at a time */
 
 struct MeanParams {
     mxa_cuda_rows rows;
@@ -35,6 +35,18 @@ __device__ MeanRows rows_of(const MeanParams &p, int64_t sequence, int64_t head)
     return { s.batch * x.stride[0] + in_head + first * x.stride[2], mxa_min(length, p.n_tokens) };
 }
 
+/* One addition waits for the other; the loads need not. The sum never is -0, so 0 changes nothing. */
+__device__ __forceinline__ void add_up(int n, const float *x, double &sum, int64_t &count)
+{
+#pragma unroll 16
+    for (int t = 0; t < n; t++) {
+        const float v = x[t * channels];
+        const bool finite = mxa_f32_is_finite(v);
+        sum += finite ? double(v) : 0.0;
+        count += finite;
+    }
+}
+
 __global__ void __launch_bounds__(threads) channel_mean(const __grid_constant__ MeanParams p)
 {
     __shared__ float chunk[tokens][channels];
@@ -53,11 +65,8 @@ __global__ void __launch_bounds__(threads) channel_mean(const __grid_constant__ 
                 chunk[t][threadIdx.x % channels] =
                     load_element(x, rows.first + (first + t) * x.stride[2] + channel);
         __syncthreads();
-        for (int t = 0; adds && channel < dim && t < n; t++)
-            if (mxa_f32_is_finite(chunk[t][threadIdx.x])) {
-                sum += double(chunk[t][threadIdx.x]);
-                count++;
-            }
+        if (adds && channel < dim)
+            add_up(n, &chunk[0][threadIdx.x], sum, count);
         __syncthreads();
     }
     if (adds && channel < dim)

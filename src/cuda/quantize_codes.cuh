@@ -133,11 +133,13 @@ MXA_HD inline Rounding rounding_of(mxa_format format)
     return { mxa_pow2(1 - e.bias), mxa_element_decode(e, e.largest), 1.5f * mxa_pow2(23 - e.man_bits) };
 }
 
-/* What the code of x >= 0 decodes to. */
+/* What the code of x >= 0 decodes to. capped: x may be above the largest. */
+template <bool capped = true>
 MXA_HD inline float rounded(float x, const Rounding &r)
 {
     const float binade = mxa_f32_from_bits(mxa_f32_bits(fmaxf(x, r.smallest_normal)) & MXA_F32_INF);
-    return fminf(fmaf(binade, -r.whole, fmaf(binade, r.whole, x)), r.largest);
+    const float y = fmaf(binade, -r.whole, fmaf(binade, r.whole, x));
+    return capped ? fminf(y, r.largest) : y;
 }
 
 /* Rounded to nearest; what overflows becomes Inf. */
@@ -176,7 +178,7 @@ __device__ __forceinline__ void decode_mx(const float (&x)[piece], const Roundin
 }
 
 /* The same in an FP8 container: format/container.h. fold is the block scale over that of the container. */
-template <__nv_fp8_interpretation_t type>
+template <__nv_fp8_interpretation_t type, bool capped>
 __device__ __forceinline__ void fold_mx(const float (&x)[piece], const Rounding &r, float power, float fold,
                                         uint32_t (&w)[piece / 4])
 {
@@ -185,7 +187,7 @@ __device__ __forceinline__ void fold_mx(const float (&x)[piece], const Rounding 
         float t[4];
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            t[j] = copysignf(rounded(fabsf(x[4 * i + j]) * power, r) * fold, x[4 * i + j]);
+            t[j] = copysignf(rounded<capped>(fabsf(x[4 * i + j]) * power, r) * fold, x[4 * i + j]);
         w[i] = fp8_word<type>(t[0], t[1], t[2], t[3]);
     }
 }

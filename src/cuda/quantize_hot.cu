@@ -157,7 +157,7 @@ __device__ __forceinline__ void code_with(const QuantCopy &c, const RowsOut &out
 {
     int n_bad;
     if constexpr (code == Code::mxfp4_e5m2)
-        n_bad = code_folded<lanes, __NV_E5M2>(c, out, v, exponent);
+        n_bad = code_folded<lanes, __NV_E5M2, false>(c, out, v, exponent);
     else
         n_bad = code_elements<lanes, true>(c, out, v, g);
     write_factor(c, s, v, g);
@@ -290,7 +290,7 @@ const Entry entries[] = {
 Code code_of(const QuantCopy &c)
 {
     if (c.form == MXA_CUDA_E5M2)
-        return c.format == MXA_FORMAT_MXFP4 ? Code::mxfp4_e5m2 : Code::none;
+        return c.format == MXA_FORMAT_MXFP4 && c.rounds_up ? Code::mxfp4_e5m2 : Code::none;
     if (c.form != MXA_CUDA_CODES || c.layout != MXA_LAYOUT_ROW)
         return Code::none;
     switch (c.format) {

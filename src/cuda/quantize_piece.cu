@@ -82,7 +82,7 @@ __device__ __forceinline__ int code_fold(const QuantCopy &c, const RowsOut &out,
 {
     const int scale = container_scale<type>(c, block_exponent(shared, piece_exponent(c, v)));
     factor *= ldexpf(1.0f, scale);
-    return code_folded<lanes, type>(c, out, v, scale);
+    return code_folded<lanes, type, true>(c, out, v, scale);
 }
 
 template <int lanes>

@@ -177,14 +177,14 @@ __device__ __forceinline__ int block_exponent(Shared<lanes> &shared, int exponen
     return int(block_max(shared, uint32_t(exponent - no_row_exponent))) + no_row_exponent;
 }
 
-template <int lanes, __nv_fp8_interpretation_t type>
+template <int lanes, __nv_fp8_interpretation_t type, bool capped>
 __device__ __forceinline__ int code_folded(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v,
                                            int scale)
 {
     const MxBlock b = mx_block(c, v);
     const int step = max(int(b.scale) - 127 - scale, -127); /* below, all of it vanishes */
     uint32_t w[piece / 4];
-    fold_mx<type>(v.x, rounding_of(c.format), b.power, mxa_pow2(step), w);
+    fold_mx<type, capped>(v.x, rounding_of(c.format), b.power, mxa_pow2(step), w);
     if (b.bad)
         fill_words(MXA_FP8_NAN * 0x01010101u, w);
     store_piece(c, out, v, w);
