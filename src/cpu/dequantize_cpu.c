@@ -11,7 +11,8 @@ typedef struct work {
     const mxa_copy *copy;
     const mxa_tensor *out;
     mxa_decode_rows_fn *decode;
-    int64_t rows, cols; /* of a stored matrix */
+    mxa_quantize_rows_fn *to_half; /* of outputs of 16 bits */
+    int64_t rows, cols;            /* of a stored matrix */
     int64_t item_bytes;
 } work;
 
@@ -29,16 +30,23 @@ size_t mxa_dequantize_scratch_bytes(const int64_t shape[4], mxa_axis axis, int t
     return (size_t)(thread_bytes(shape, axis) * mxa_token_threads(threads, mxa_item_count(shape)));
 }
 
-/* NVFP4 multiplies scale and g first (docs/numerics.md, section 5): 16 values for each block. */
-static void nvfp4_row(const uint8_t *codes, const uint8_t *scales, int64_t n, float g, float *x)
+/* Scale and g are multiplied first (docs/numerics.md, section 5): codes are decoded with scales of 1. */
+static void nvfp4_row(const work *w, const uint8_t *codes, const uint8_t *scales, int64_t n, float g,
+                      float *x)
 {
+    enum { BLOCKS = 64, PIECE = BLOCKS * MXA_NVFP4_BLOCK, ONE = 0x38 };
+    uint8_t ones[BLOCKS];
+    memset(ones, ONE, sizeof ones);
+    for (int64_t first = 0; first < n; first += PIECE) {
+        const int64_t left = n - first < PIECE ? n - first : PIECE;
+        w->decode(w->copy->spec.info, codes + first / 2, ones, 1, left, x + first, left);
+    }
     for (int64_t first = 0; first < n; first += MXA_NVFP4_BLOCK) {
-        float values[16];
-        for (uint32_t code = 0; code < 16; code++)
-            values[code] = mxa_nvfp4_value(code, scales[first / MXA_NVFP4_BLOCK], g);
-        const int64_t count = n - first < MXA_NVFP4_BLOCK ? n - first : MXA_NVFP4_BLOCK;
-        for (int64_t i = first; i < first + count; i++)
-            x[i] = values[codes[i / 2] >> i % 2 * 4 & 0xF];
+        const uint8_t scale = scales[first / MXA_NVFP4_BLOCK];
+        const float step = mxa_ue4m3_decode(scale) * g;
+        const int64_t end = n - first < MXA_NVFP4_BLOCK ? n : first + MXA_NVFP4_BLOCK;
+        for (int64_t i = first; i < end; i++)
+            x[i] = mxa_saturate(step * x[i]);
     }
 }
 
@@ -56,18 +64,21 @@ static void decode_piece(const work *w, int64_t matrix, int64_t row, int64_t fir
     const mxa_format_info *info = copy->spec.info;
     const uint8_t *codes = copy->out.codes + (matrix * w->rows + row) * mxa_row_bytes(info, w->cols) +
                            mxa_packed_bytes(info->element_bits, first);
+    const uint8_t *scales = scale_temp;
     if (info->block) {
-        const int64_t scale_cols = mxa_scale_cols(info, w->cols);
-        const uint8_t *scales =
-            copy->out.scales + matrix * mxa_layout_bytes(copy->layout, w->rows, scale_cols);
-        for (int64_t i = 0; i < mxa_scale_cols(info, n); i++)
-            scale_temp[i] = scales[mxa_scale_offset(copy->layout, scale_cols, row, first / info->block + i)];
+        const int64_t scale_cols = mxa_scale_cols(info, w->cols), first_scale = first / info->block;
+        const uint8_t *own = copy->out.scales + matrix * mxa_layout_bytes(copy->layout, w->rows, scale_cols);
+        if (copy->layout == MXA_LAYOUT_ROW)
+            scales = own + row * scale_cols + first_scale;
+        else
+            for (int64_t i = 0; i < mxa_scale_cols(info, n); i++)
+                scale_temp[i] = own[mxa_scale_offset(copy->layout, scale_cols, row, first_scale + i)];
     }
     if (info->format == MXA_FORMAT_NVFP4) {
-        nvfp4_row(codes, scale_temp, n, g, x);
+        nvfp4_row(w, codes, scales, n, g, x);
         return;
     }
-    w->decode(info, codes, scale_temp, 1, n, x, n);
+    w->decode(info, codes, scales, 1, n, x, n);
     if (copy->level != MXA_LEVEL_NONE)
         multiply(g, x, n);
 }
@@ -101,24 +112,41 @@ static void decode_columns(const work *w, mxa_row_span s, char *scratch, float *
             x[r * dim + d] = columns[d * s.rows + r];
 }
 
-static void finish_row(const work *w, mxa_row_span s, int64_t row, float *x)
+/* As mxa_row_store; the quantisers of 16-bit types use more of the machine. */
+static void store_row(const work *w, mxa_row_span s, int64_t row, const float *x)
+{
+    if (w->out->dtype == MXA_DTYPE_F32) {
+        mxa_row_store(w->out, s.b, s.h, row, x);
+        return;
+    }
+    const mxa_format format = w->out->dtype == MXA_DTYPE_F16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16;
+    const mxa_code_spec spec = { .info = mxa_format_get(format) };
+    const mxa_prepared prepared = { x, NULL, 1, w->out->shape[3] };
+    const float none = 1.0f;
+    w->to_half(&spec, &prepared, &none, 0, mxa_row(w->out, s.b, s.h, row), NULL);
+}
+
+static void finish_rows(const work *w, mxa_row_span s, float *x)
 {
     const int64_t dim = w->out->shape[3];
     if (w->copy->rotate)
-        mxa_rotate_rows(x, 1, dim);
-    if (w->copy->mean)
-        for (int64_t d = 0; d < dim; d++)
-            x[d] += w->copy->mean[s.matrix * dim + d];
-    mxa_row_store(w->out, s.b, s.h, row, x);
+        mxa_rotate_rows(x, s.rows, dim);
+    for (int64_t r = 0; r < s.rows; r++, x += dim) {
+        if (w->copy->mean)
+            for (int64_t d = 0; d < dim; d++)
+                x[d] += w->copy->mean[s.matrix * dim + d];
+        store_row(w, s, s.first + r, x);
+    }
 }
 
 void mxa_dequantize_copy(const mxa_copy *copy, const mxa_tensor *out, int threads, void *scratch)
 {
-    const int64_t *shape = out->shape, dim = shape[3], items = mxa_item_count(shape);
+    const int64_t *shape = out->shape, items = mxa_item_count(shape);
     const bool by_token = copy->axis == MXA_AXIS_TOKEN;
     const work w = { copy,
                      out,
                      mxa_decode_pick(copy->spec.info->format)->fn,
+                     mxa_quantize_pick(out->dtype == MXA_DTYPE_F16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16)->fn,
                      shape[by_token ? 3 : 2],
                      shape[by_token ? 2 : 3],
                      mxa_item_bytes(shape) };
@@ -134,8 +162,7 @@ void mxa_dequantize_copy(const mxa_copy *copy, const mxa_tensor *out, int thread
                 decode_columns(&w, chunk, own, x);
             else
                 decode_rows(&w, chunk, own, x);
-            for (int64_t r = 0; r < chunk.rows; r++)
-                finish_row(&w, chunk, chunk.first + r, x + r * dim);
+            finish_rows(&w, chunk, x);
         }
     }
 }
