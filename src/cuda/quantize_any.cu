@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The quantiser for any shape, stride, format and layout: a block of threads for 128 rows, which pass through
- * shared memory in chunks. A thread codes a block of the format, or 32 elements. Computed factors come from a scan.
+ * shared memory in chunks. A thread codes a block of the format, or 32 elements. Computed factors come from a
+ * scan.
  */
 #include "cuda/quantize_chunk.cuh"
 #include "cuda/quantize_factor.cuh"
