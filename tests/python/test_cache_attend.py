@@ -4,6 +4,7 @@
 import numpy as np
 import pytest
 
+import mxa_cache
 from cache_problems import BY_TEXT, RECIPE_LIST, Pair
 
 BY_RECIPE = pytest.mark.parametrize("recipe", RECIPE_LIST, ids=lambda r: r.text)
@@ -41,3 +42,39 @@ def test_many_segments(text):
     pair.attend(rng, [16, 1])
     pair.attend(rng, [1, 1], sinks=rng.standard_normal(4))
     pair.attend(rng, [40, 17], left=2100)
+
+
+@pytest.mark.parametrize("text", ["dma4,v=int8", "bf16,v=int8", "int8,v=mxint8"])
+def test_pages_left_behind(text):
+    """A window moves on, the pages before it are given back: the results are those of the whole cache."""
+    rng = np.random.default_rng(4)
+    pair = Pair(BY_TEXT[text], batch=1, page_tokens=48)
+    pair.append(rng, [700])
+    before = pair.cache.used_bytes()
+    pair.cache.remove(0, 0, (700 - 300) // 48)
+    assert pair.cache.used_bytes() < before
+    for _ in range(3):
+        pair.attend(rng, [1], left=250)
+        pair.append(rng, [60])
+    pair.attend(rng, [40], left=200)
+
+
+def test_tables_of_the_caller():
+    """An engine moves the pages of a cache and hands them to another sequence."""
+    rng = np.random.default_rng(5)
+    pair = Pair(BY_TEXT["dma4,v=int8"], page_tokens=32, pages=(60, 60))
+    pair.append(rng, [333, 5])
+    length, high_first, pages = pair.cache.table(0)
+    moved = []
+    for kind, numbers in enumerate(pages):
+        size = mxa_cache.sizes(pair.cache.opts).page_bytes[kind]
+        free = [p for p in range(59, -1, -1) if p not in set(numbers) | set(pair.cache.table(1)[2][kind])]
+        moved.append([free.pop(0) if p >= 0 else -1 for p in numbers])
+        for source, target in zip(numbers, moved[-1]):
+            if source >= 0:
+                pair.cache.page(kind, target, size)[:] = pair.cache.page(kind, source, size)
+    pair.cache.set_table(1, length, high_first, moved)
+    pair.k[1], pair.v[1] = pair.k[0], pair.v[0]
+    pair.append(rng, [3, 7])
+    pair.attend(rng, [3, 7])
+    pair.check_bytes()
