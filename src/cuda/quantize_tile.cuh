@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Copies whose 128 rows of a tile share a factor that is computed: INT8 at level TOKEN_BLOCK, MXFP4 folded into
- * E5M2. Half of the rows stay in registers until the factor is known, the others wait in shared memory.
+ * Copies whose 128 rows of a tile share a factor that is computed: INT8 at level TOKEN_BLOCK, MXFP4 folded
+ * into E5M2. Half of the rows stay in registers until the factor is known, the others wait in shared memory.
  */
 #ifndef MXA_CUDA_QUANTIZE_TILE_CUH
 #define MXA_CUDA_QUANTIZE_TILE_CUH
