@@ -161,8 +161,8 @@ static void add_tile(mxa_kv_work_avx2 *w, int64_t k_tile, const mxa_kv_sums *sum
     mxa_kv_add_values_avx2(w, phases->multiply, sums->o);
 }
 
-void mxa_kv_segment_phases(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span tiles, void *scratch,
-                           const mxa_kv_sums *sums, const mxa_kv_phases *phases)
+void mxa_kv_segment_phases_avx2(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span tiles, void *scratch,
+                                const mxa_kv_sums *sums, const mxa_kv_phases *phases)
 {
     mxa_kv_work_avx2 w = { .job = job, .unit = u, .rows = u->n_heads * u->n_queries };
     mxa_kv_product products[MXA_COPIES] = { MXA_KV_F32, MXA_KV_F32 };
@@ -186,5 +186,5 @@ void mxa_kv_segment_avx2(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span t
                          const mxa_kv_sums *sums)
 {
     static const mxa_kv_phases phases = { mxa_kv_dots_avx2, mxa_kv_multiply_avx2 };
-    mxa_kv_segment_phases(job, u, tiles, scratch, sums, &phases);
+    mxa_kv_segment_phases_avx2(job, u, tiles, scratch, sums, &phases);
 }

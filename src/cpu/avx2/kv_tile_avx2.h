@@ -145,7 +145,7 @@ typedef struct mxa_kv_phases {
 } mxa_kv_phases;
 
 /* mxa_kv_segment_fn with these phases. */
-void mxa_kv_segment_phases(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span tiles, void *scratch,
-                           const mxa_kv_sums *sums, const mxa_kv_phases *phases);
+void mxa_kv_segment_phases_avx2(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span tiles, void *scratch,
+                                const mxa_kv_sums *sums, const mxa_kv_phases *phases);
 
 #endif

@@ -205,5 +205,5 @@ void mxa_kv_segment_avx512(const mxa_kv_job *job, const mxa_kv_unit *u, mxa_span
                            const mxa_kv_sums *sums)
 {
     static const mxa_kv_phases phases = { dots, multiply };
-    mxa_kv_segment_phases(job, u, tiles, scratch, sums, &phases);
+    mxa_kv_segment_phases_avx2(job, u, tiles, scratch, sums, &phases);
 }
