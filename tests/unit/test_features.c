@@ -110,7 +110,7 @@ static void test_text(void **state)
     (void)state;
     char text[MXA_CPU_FLAGS_TEXT], small[8];
     assert_string_equal(mxa_cpu_flags_text(UINT32_MAX, text, sizeof text),
-                        "avx2 fma f16c avx512 avx512_bf16 avx512_vnni amx");
+                        "avx2 fma f16c avx512 avx512_bf16 avx512_vnni amx fast_bf16");
     assert_string_equal(mxa_cpu_flags_text(0, text, sizeof text), "");
     assert_string_equal(mxa_cpu_flags_text(UINT32_MAX, small, sizeof small), "avx2 fm");
 }

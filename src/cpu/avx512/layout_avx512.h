@@ -164,7 +164,7 @@ static inline __mmask16 mxa_avx512_finite(__m512 x)
 /* As mxa_bf16_from_f32 for numbers. */
 static inline __m512 mxa_avx512_round_bf16(__m512 x)
 {
-    const __m512i bits = _mm512_castps_si512(x), mag = _mm512_castps_si512(_mm512_abs_ps(x));
+    const __m512i bits = _mm512_castps_si512(x), mag = _mm512_and_si512(bits, _mm512_set1_epi32(0x7FFFFFFF));
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(mag, 16), _mm512_set1_epi32(1));
     const __m512i sum = _mm512_add_epi32(mag, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF)));
     const __m512i upper = _mm512_and_si512(sum, _mm512_set1_epi32((int32_t)0xFFFF0000));
