@@ -112,15 +112,17 @@ static bool print_json(void)
     for (int op = 0; op < MXA_OP_COUNT; op++)
         if (op_name((mxa_op)op) != NULL)
             json_object_set_new(operations, op_name((mxa_op)op), list_entries((mxa_op)op));
-    return json_print(json_pack("{s:s, s:s, s:o, s:o}", "version", mxa_version(), "cpu_features",
-                                mxa_cpu_features(), "cuda_devices", list_devices(), "operations",
-                                operations));
+    return json_print(json_pack("{s:s, s:s, s:s, s:o, s:o}", "version", mxa_version(), "cpu_features",
+                                mxa_cpu_features(), "amx_off", mxa_cpu_amx_reason(), "cuda_devices",
+                                list_devices(), "operations", operations));
 }
 
 static bool print_table(void)
 {
     const char *features = mxa_cpu_features();
     printf("mxattn %s\nCPU features: %s\n", mxa_version(), features[0] ? features : "none");
+    if (mxa_cpu_amx_reason()[0])
+        printf("AMX is off: %s\n", mxa_cpu_amx_reason());
     print_devices();
     puts("");
     static const char *const titles[] = { "operation", "entry", "format", "needs", "here" };

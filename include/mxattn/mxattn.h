@@ -671,6 +671,12 @@ MXA_API bool mxa_impl_at(mxa_op op, int i, mxa_impl_info *info);
 /* The CPU features found, "avx2 fma f16c"; what the environment variable MXA_CPU masks is left out. */
 MXA_API const char *mxa_cpu_features(void);
 
+/*
+ * Why AMX is not among them: the processor lacks it, the operating system does not permit it to this process,
+ * MXA_CPU masks it; "" if it is. The process asks for it once, unless it is masked.
+ */
+MXA_API const char *mxa_cpu_amx_reason(void);
+
 #ifdef __cplusplus
 }
 #endif

@@ -148,7 +148,9 @@ static void put_missing(mxa_text *out, const char *name, uint32_t needs)
 {
     char features[MXA_CPU_FLAGS_TEXT];
     mxa_cpu_flags_text(needs & ~mxa_cpu_flags(), features, sizeof features);
-    if (*features)
+    if (needs & ~mxa_cpu_flags() & MXA_CPU_AMX)
+        mxa_text_put(out, "; %s: %s", name, mxa_cpu_amx_reason());
+    else if (*features)
         mxa_text_put(out, "; %s: needs %s", name, features);
     else
         mxa_text_put(out, "; %s: masked by MXA_CPU", name);

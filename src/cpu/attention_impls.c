@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fastest first. A plan takes the first entry that runs it; mxa_check runs and times every one. */
+#include "cpu/amx/attention_amx.h"
 #include "cpu/attention_cpu.h"
 #include "cpu/avx2/attention_avx2.h"
 #include "cpu/avx512/attention_avx512.h"
@@ -14,7 +15,7 @@
 #define F32_EPS  0x1p-24
 #define EXP2_EPS 0x1p-22
 
-/* The bound of mxa_avx2_exp2 in cpu/avx2/vector_avx2.h, and of mxa_avx512_exp2. */
+/* The bound of mxa_avx2_exp2 in cpu/avx2/vector_avx2.h, of mxa_avx512_exp2 and of mxa_amx_exp2. */
 #define EXP2_AVX2_EPS 0x1p-18
 
 #define AVX512_NEEDS      (MXA_CPU_AVX512 | MXA_CPU_AVX512_VNNI)
@@ -22,6 +23,8 @@
 
 const mxa_attention_impl mxa_attention_impls[] = {
 #if defined(__x86_64__)
+    { "amx", MXA_CPU_AMX, mxa_attention_amx_refuses, mxa_attention_amx_scratch, mxa_attention_amx, F32_EPS,
+      EXP2_AVX2_EPS, true, mxa_attention_amx_shared, mxa_attention_amx_share },
     { "avx512_bf16", AVX512_BF16_NEEDS, mxa_attention_avx512_refuses, mxa_attention_avx512_bf16_scratch,
       mxa_attention_avx512_bf16, F32_EPS, EXP2_AVX2_EPS, true, NULL, NULL },
     { "avx512", AVX512_NEEDS, mxa_attention_avx512_refuses, mxa_attention_avx512_scratch,

@@ -22,17 +22,33 @@
 #define LEAF1_ECX_F16C       (1u << 29)
 #define CPUID_STRUCTURED_EXT 7
 
-static bool tiles_enabled(void)
+/* Why tile instructions cannot run; NULL, and the process may use them, if they can. */
+static const char *refuse_tiles(void)
 {
+#ifdef MXA_EMULATE_AMX
+    return NULL;
+#else
     unsigned a, b, c, d;
-    if (!__get_cpuid(1, &a, &b, &c, &d) || !(c & LEAF1_ECX_OSXSAVE))
-        return false;
     if (!__get_cpuid_count(CPUID_STRUCTURED_EXT, 0, &a, &b, &c, &d) || (d & LEAF7_EDX_AMX) != LEAF7_EDX_AMX)
-        return false;
-    uint32_t xcr0, high;
-    __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
-    return (xcr0 & XCR0_TILE_STATE) == XCR0_TILE_STATE &&
-           syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) == 0;
+        return "the processor lacks it";
+    uint32_t xcr0 = 0, high;
+    if (__get_cpuid(1, &a, &b, &c, &d) && c & LEAF1_ECX_OSXSAVE)
+        __asm__ volatile("xgetbv" : "=a"(xcr0), "=d"(high) : "c"(0));
+    if ((xcr0 & XCR0_TILE_STATE) != XCR0_TILE_STATE)
+        return "the operating system does not keep tile registers";
+    if (syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_TILE_DATA) != 0)
+        return "the operating system does not permit tile registers to this process";
+    return NULL;
+#endif
+}
+
+/* Asking for tile registers enlarges what the system saves of a thread, so a mask goes first. */
+static const char *refuse_amx(uint32_t flags, uint32_t mask)
+{
+    if (!(mask & MXA_CPU_AMX))
+        return "masked by MXA_CPU";
+    const uint32_t all = MXA_CPU_AVX512 | MXA_CPU_AVX512_BF16 | MXA_CPU_AVX512_VNNI;
+    return (flags & all) == all ? refuse_tiles() : "the processor lacks it, or AVX-512 beside it";
 }
 
 static uint32_t detect(void)
@@ -49,18 +65,19 @@ static uint32_t detect(void)
         flags |= MXA_CPU_AVX512;
     if (flags & MXA_CPU_AVX512 && __builtin_cpu_supports("avx512bf16"))
         flags |= MXA_CPU_AVX512_BF16;
-    /*
-     * GFLOP/s of a core, vdpbf16ps to vfmadd231ps: Zen 4 235 to 117, Emerald Rapids 88 to 163 (docs/kernels_cpu.md).
-     */
+    /* GFLOP/s of a core by vdpbf16ps and vfmadd231ps: Zen 4 235 and 117, Emerald Rapids 88 and 176. */
     if (flags & MXA_CPU_AVX512_BF16 && __builtin_cpu_is("amd"))
         flags |= MXA_CPU_FAST_BF16;
     if (flags & MXA_CPU_AVX512 && __builtin_cpu_supports("avx512vnni"))
         flags |= MXA_CPU_AVX512_VNNI;
-    if (flags & MXA_CPU_AVX512 && tiles_enabled())
-        flags |= MXA_CPU_AMX;
     return flags;
 }
 #else
+static const char *refuse_amx(uint32_t flags, uint32_t mask)
+{
+    return (void)flags, (void)mask, "the processor lacks it";
+}
+
 static uint32_t detect(void)
 {
     return MXA_CPU_PORTABLE;
@@ -96,18 +113,28 @@ static const level *mask_level(void)
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 static uint32_t found;
 static bool mask_known;
+static const char *amx_refusal; /* NULL: it is there */
 
 static void find(void)
 {
     const level *mask = mask_level();
     mask_known = mask != NULL;
     found = mask ? detect() & mask->flags : 0;
+    amx_refusal = refuse_amx(found, mask ? mask->flags : 0);
+    if (!amx_refusal)
+        found |= MXA_CPU_AMX;
 }
 
 uint32_t mxa_cpu_flags(void)
 {
     pthread_once(&once, find);
     return found;
+}
+
+const char *mxa_cpu_amx_reason(void)
+{
+    pthread_once(&once, find);
+    return amx_refusal ? amx_refusal : "";
 }
 
 mxa_status mxa_cpu_mask_status(void)

@@ -141,6 +141,7 @@ static void test_cpu_features(void **state)
         if (found != 1)
             fail_msg("unknown feature \"%s\"", word);
     }
+    assert_int_equal(mxa_cpu_amx_reason()[0] == 0, strstr(mxa_cpu_features(), "amx") != NULL);
 }
 
 int main(void)

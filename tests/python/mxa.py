@@ -65,6 +65,7 @@ def lib():
         "mxa_plan_work_bytes": C.c_size_t,
         "mxa_plan_describe": C.c_size_t,
         "mxa_impl_at": C.c_bool,
+        "mxa_cpu_amx_reason": C.c_char_p,
         "mxa_cpu_features": C.c_char_p,
     }.items():
         getattr(library, name).restype = result

@@ -67,6 +67,17 @@ static mxa_problem problem_of(const golden_case *c)
     return p;
 }
 
+/* Some entries leave formats to the next. */
+static bool runs(const golden_case *c, const mxa_recipe *recipe, const mxa_attention_impl *impl)
+{
+    const mxa_problem p = problem_of(c);
+    mxa_plan *plan;
+    assert_int_equal(mxa_plan_create(&p, recipe, &plan), MXA_OK);
+    const mxa_status status = mxa_cpu_plan(plan, impl);
+    mxa_plan_free(plan);
+    return status != MXA_ERR_UNSUPPORTED;
+}
+
 /* Run one case; g1: all second-level factors are given and 1. */
 static result run(const golden_case *c, const mxa_recipe *recipe, const mxa_attention_impl *impl, bool g1)
 {
@@ -213,6 +224,8 @@ static void check_recipe(const golden_case *c, const char *text, const mxa_atten
 {
     mxa_recipe recipe;
     assert_int_equal(mxa_recipe_parse(text, &recipe), MXA_OK);
+    if (!runs(c, &recipe, impl))
+        return;
     result r = run(c, &recipe, impl, g1);
     compare(c, text, impl, &r);
     compare_clean(c, &recipe, impl, g1, &r);

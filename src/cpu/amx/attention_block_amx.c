@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * All rows against one key tile, 32 at a time: while a block is in the softmax, which takes vector units, the
+ * tile unit multiplies P V of the block before and Q K of the one after.
+ */
+#include <math.h>
+
+#include "attn/softmax.h"
+#include "cpu/amx/attention_tile_amx.h"
+#include "cpu/amx/exp2_amx.h"
+
+/* Of a tile, in one of 16 lanes: the maximum stays while P is below 2^8 where its usual largest number is 1. */
+#define LARGEST_SUM (MXA_AMX_P_SCALE * 0x1p8f)
+
+/* Some rows, and the keys of the tile that they see between them, in whole blocks. */
+typedef struct block {
+    int64_t first; /* row of the item */
+    int rows;
+    int place; /* of its dots and p */
+    int64_t begin, end;
+    bool whole; /* all rows see all keys */
+    mxa_span seen[MXA_AMX_BLOCK];
+} block;
+
+/*
+ * Products that wait: Q K of one block, P V of another, either absent; 32 columns at a time, in steps of 64
+ * bytes.
+ */
+typedef struct products {
+    const mxa_amx_work *w;
+    const mxa_amx_copy *c;
+    const block *qk, *pv;
+    int64_t key, channel; /* the next columns */
+    int64_t done, total;  /* steps */
+
+    bool integers; /* what is in the tile registers */
+    int64_t steps_left;
+    const uint8_t *rows, *columns;
+    int64_t row_stride, next_columns, sum_stride; /* in bytes */
+    float *sums;
+} products;
+
+static products products_of(const mxa_amx_work *w, const mxa_amx_copy *c, const block *qk, const block *pv)
+{
+    products x = { .w = w, .c = c, .qk = qk, .pv = pv, .key = qk ? qk->begin : 0 };
+    if (qk)
+        x.total += (qk->end - qk->begin) / MXA_AMX_BLOCK * (c->row_bytes / MXA_AMX_ROW_BYTES);
+    if (pv)
+        x.total += (pv->end - pv->begin) / MXA_AMX_BLOCK * (w->item.channels / MXA_AMX_BLOCK);
+    return x;
+}
+
+static void begin_qk(products *x)
+{
+    const int64_t row_bytes = x->c->row_bytes, steps = row_bytes / MXA_AMX_ROW_BYTES;
+    x->integers = x->c->integers;
+    x->steps_left = steps;
+    x->rows = x->c->q + x->qk->first * row_bytes;
+    x->row_stride = row_bytes;
+    x->columns = x->w->k + x->key / MXA_AMX_ROWS * steps * MXA_AMX_TILE_BYTES;
+    x->next_columns = steps * MXA_AMX_TILE_BYTES;
+    x->sums = x->w->dots[x->qk->place] + x->key;
+    x->sum_stride = MXA_TILE * sizeof *x->sums;
+    x->key += MXA_AMX_BLOCK;
+    mxa_amx_zero_sums();
+}
+
+static void begin_pv(products *x)
+{
+    const int64_t channels = x->w->item.channels, step = x->pv->begin / MXA_AMX_BLOCK;
+    x->integers = false;
+    x->steps_left = x->pv->end / MXA_AMX_BLOCK - step;
+    x->rows = (const uint8_t *)(x->w->p[x->pv->place] + x->pv->begin);
+    x->row_stride = MXA_TILE * sizeof *x->w->p[0];
+    x->columns = x->w->keys.v + (x->channel / MXA_AMX_ROWS * MXA_AMX_KEY_STEPS + step) * MXA_AMX_TILE_BYTES;
+    x->next_columns = MXA_AMX_KEY_STEPS * MXA_AMX_TILE_BYTES;
+    x->sums = x->w->item.o + x->pv->first * channels + x->channel;
+    x->sum_stride = channels * (int64_t)sizeof *x->sums;
+    x->channel += MXA_AMX_BLOCK;
+    mxa_amx_load_sums(x->sums, x->sum_stride);
+}
+
+/*
+ * Go on until a share of all steps is done. A step is as much as stands beside a row or two of softmax in the
+ * processor's window of instructions.
+ */
+static void advance(products *x, int64_t part, int64_t parts)
+{
+    for (; x->done * parts < x->total * part; x->done++) {
+        if (x->steps_left == 0 && x->qk && x->key < x->qk->end)
+            begin_qk(x);
+        else if (x->steps_left == 0)
+            begin_pv(x);
+        if (x->integers)
+            mxa_amx_multiply(true, x->rows, x->row_stride, x->columns, x->next_columns);
+        else
+            mxa_amx_multiply(false, x->rows, x->row_stride, x->columns, x->next_columns);
+        x->rows += MXA_AMX_ROW_BYTES;
+        x->columns += MXA_AMX_TILE_BYTES;
+        if (--x->steps_left == 0)
+            mxa_amx_store_sums(x->sums, x->sum_stride);
+    }
+}
+
+/* Sums of products, 16 keys. */
+MXA_AVX512_INLINE __m512 load_dots(bool integers, const float *dots)
+{
+    return integers ? _mm512_cvtepi32_ps(_mm512_loadu_si512(dots)) : _mm512_loadu_ps(dots);
+}
+
+/* How a row's logits come from its dot products, and which keys it sees. */
+typedef struct row_terms {
+    const float *dots, *g_k;
+    float factor, shift;
+    int64_t begin, end; /* in whole blocks */
+    mxa_span seen;
+} row_terms;
+
+/*
+ * A row by the largest logit so far: P of bf16 and its sums lane by lane. False if they show that a logit is
+ * much larger, or NaN: then nothing has happened. Whole: it sees all keys from begin to end.
+ */
+MXA_AVX512_INLINE bool weigh_by_old_max(bool integers, bool scaled, bool whole, const row_terms *x,
+                                        float *lanes, uint16_t *p)
+{
+    const __m512 factor = _mm512_set1_ps(x->factor), shift = _mm512_set1_ps(x->shift);
+    __m512 sums[2] = { _mm512_setzero_ps(), _mm512_setzero_ps() };
+    for (int64_t j = whole ? 0 : x->begin; j < (whole ? MXA_TILE : x->end); j += MXA_AMX_BLOCK) {
+        __m512 half[2];
+#pragma GCC unroll 2
+        for (int n = 0; n < 2; n++) {
+            const int64_t at = j + n * MXA_AVX512_LANES;
+            const __m512 dots = load_dots(integers, x->dots + at);
+            const __m512 y = scaled ? _mm512_mul_ps(dots, _mm512_loadu_ps(x->g_k + at)) : dots;
+            half[n] = mxa_amx_exp2(_mm512_fmadd_ps(y, factor, shift));
+            if (!whole)
+                half[n] = _mm512_maskz_mov_ps(mxa_avx512_span_mask(at, x->seen.first, x->seen.end), half[n]);
+            sums[n] = _mm512_add_ps(sums[n], half[n]);
+        }
+        _mm512_storeu_si512(p + j, mxa_avx512_pack_bf16(half[0], half[1]));
+    }
+    const __m512 sum = _mm512_add_ps(sums[0], sums[1]);
+    if (_mm512_cmp_ps_mask(sum, _mm512_set1_ps(LARGEST_SUM), _CMP_LE_OQ) != 0xFFFF)
+        return false;
+    _mm512_storeu_ps(lanes, _mm512_add_ps(_mm512_loadu_ps(lanes), sum));
+    return true;
+}
+
+static bool add_by_old_max(const mxa_amx_work *w, const mxa_amx_copy *c, const block *b, int r, mxa_span seen)
+{
+    const int64_t row = b->first + r;
+    const row_terms x = { .dots = w->dots[b->place] + r * MXA_TILE,
+                          .g_k = w->g_k,
+                          .factor = c->factor[row],
+                          .shift = c->bias[row] - w->item.max[row] + MXA_AMX_P_LOG2,
+                          .begin = b->begin,
+                          .end = b->end,
+                          .seen = seen };
+    float *const lanes = w->lanes + row * MXA_AVX512_LANES;
+    uint16_t *const p = w->p[b->place] + r * MXA_TILE;
+    const bool whole = seen.first <= 0 && seen.end >= MXA_TILE;
+    if (c->integers)
+        return whole ? weigh_by_old_max(true, true, true, &x, lanes, p)
+                     : weigh_by_old_max(true, true, false, &x, lanes, p);
+    if (!whole)
+        return weigh_by_old_max(false, true, false, &x, lanes, p);
+    return w->scaled ? weigh_by_old_max(false, true, true, &x, lanes, p)
+                     : weigh_by_old_max(false, false, true, &x, lanes, p);
+}
+
+/* Of a row, -Inf where it sees no key. Returns the largest; NaN only beside nothing but -Inf. */
+static float find_logits(const mxa_amx_work *w, const mxa_amx_copy *c, const block *b, int r, mxa_span seen)
+{
+    const float *const dots = w->dots[b->place] + r * MXA_TILE;
+    const float softcap = w->item.job->plan->problem.softcap;
+    const __m512 factor = _mm512_set1_ps(c->factor[b->first + r]), none = _mm512_set1_ps(-INFINITY);
+    const __m512 bias = _mm512_set1_ps(c->bias[b->first + r]), cap = _mm512_set1_ps(softcap);
+    const __m512 cap2 = _mm512_set1_ps((float)((double)softcap * MXA_LOG2_E));
+    __m512 largest = none;
+    __mmask16 nan = 0;
+    for (int64_t j = b->begin; j < b->end; j += MXA_AVX512_LANES) {
+        const __m512 scaled = _mm512_mul_ps(load_dots(c->integers, dots + j), _mm512_loadu_ps(w->g_k + j));
+        __m512 x = _mm512_fmadd_ps(scaled, factor, bias);
+        /* A cap near the largest number is infinite in base 2. */
+        if (softcap > 0)
+            x = mxa_avx512_nan_if_inf(_mm512_mul_ps(cap2, mxa_avx512_tanh(_mm512_div_ps(x, cap))));
+        x = _mm512_mask_mov_ps(none, mxa_avx512_span_mask(j, seen.first, seen.end), x);
+        nan |= _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
+        largest = _mm512_max_ps(x, largest); /* which stays where x is NaN */
+        _mm512_storeu_ps(w->logits + j, x);
+    }
+    const float max = _mm512_reduce_max_ps(largest);
+    return nan && max == -INFINITY ? NAN : max;
+}
+
+/* What the row has so far shrinks by 2^(old - new). */
+static void raise_max(const mxa_amx_work *w, int64_t row, float new)
+{
+    const float old = w->item.max[row];
+    w->item.max[row] = new;
+    if (old == -INFINITY)
+        return;
+    const __m512 alpha = mxa_avx512_exp2_fine(_mm512_set1_ps(old - new)); /* its error adds up over tiles */
+    float *const o = w->item.o + row * w->item.channels, *const lanes = w->lanes + row * MXA_AVX512_LANES;
+    for (int64_t d = 0; d < w->item.channels; d += MXA_AVX512_LANES)
+        _mm512_storeu_ps(o + d, _mm512_mul_ps(_mm512_loadu_ps(o + d), alpha));
+    _mm512_storeu_ps(lanes, _mm512_mul_ps(_mm512_loadu_ps(lanes), alpha));
+    w->item.sum[row] *= _mm512_cvtss_f32(alpha);
+}
+
+/* Any row by its new maximum; its logits are there. */
+static void add_by_new_max(const mxa_amx_work *w, const block *b, int r, float largest)
+{
+    const int64_t row = b->first + r;
+    float *const lanes = w->lanes + row * MXA_AVX512_LANES;
+    uint16_t *const p = w->p[b->place] + r * MXA_TILE;
+    if (!(largest <= w->item.max[row])) /* NaN too */
+        raise_max(w, row, largest);
+    if (w->item.max[row] == -INFINITY) {
+        memset(p + b->begin, 0, (size_t)(b->end - b->begin) * sizeof *p);
+        return;
+    }
+    const __m512 max = _mm512_set1_ps(w->item.max[row]), power = _mm512_set1_ps(MXA_AMX_P_LOG2);
+    __m512 sum = _mm512_loadu_ps(lanes);
+    for (int64_t j = b->begin; j < b->end; j += MXA_AMX_BLOCK) {
+        const __m512 low = _mm512_sub_ps(_mm512_loadu_ps(w->logits + j), max);
+        const __m512 high = _mm512_sub_ps(_mm512_loadu_ps(w->logits + j + MXA_AVX512_LANES), max);
+        const __m512 p0 = mxa_amx_exp2(_mm512_add_ps(low, power));
+        const __m512 p1 = mxa_amx_exp2(_mm512_add_ps(high, power));
+        sum = _mm512_add_ps(sum, _mm512_add_ps(p0, p1));
+        _mm512_storeu_si512(p + j, mxa_avx512_pack_bf16(p0, p1));
+    }
+    _mm512_storeu_ps(lanes, sum);
+}
+
+static void softmax_row(const mxa_amx_work *w, const mxa_key_tile *t, const mxa_amx_copy *c, const block *b,
+                        int r)
+{
+    const int64_t row = b->first + r;
+    const mxa_span all = { 0, MXA_TILE }, seen = b->whole ? all : b->seen[r];
+    const bool begun = w->item.max[row] != -INFINITY && w->item.job->plan->problem.softcap == 0;
+    const bool done = begun && add_by_old_max(w, c, b, r, seen);
+    if (done && !w->item.careful)
+        return;
+    const float largest = find_logits(w, c, b, r, seen);
+    if (w->item.careful)
+        mxa_item_collect(&w->item, t, row, w->logits);
+    if (!done)
+        add_by_new_max(w, b, r, largest);
+}
+
+/* Rows from first on, and which keys they see. */
+static void start_block(const mxa_amx_work *w, const mxa_key_tile *t, bool whole, int64_t first, block *b)
+{
+    b->first = first;
+    b->rows = (int)mxa_min(w->item.n - first, MXA_AMX_BLOCK);
+    b->whole = whole;
+    b->begin = whole ? 0 : MXA_TILE;
+    b->end = whole ? MXA_TILE : 0;
+    for (int r = 0; r < b->rows && !whole; r++) {
+        b->seen[r] = mxa_item_seen(&w->item, t, first + r);
+        if (b->seen[r].first < b->seen[r].end) {
+            b->begin = mxa_min(b->begin, b->seen[r].first / MXA_AMX_BLOCK * MXA_AMX_BLOCK);
+            b->end = mxa_max(b->end, mxa_amx_whole(b->seen[r].end, MXA_AMX_BLOCK));
+        }
+    }
+}
+
+/* Do all rows see all keys? The first row and the last see least. */
+static bool sees_all(const mxa_amx_work *w, const mxa_key_tile *t)
+{
+    const mxa_span first = mxa_item_seen(&w->item, t, 0);
+    const mxa_span last = mxa_item_seen(&w->item, t, w->item.head_rows - 1);
+    return mxa_max(first.first, last.first) <= 0 && mxa_min(first.end, last.end) >= MXA_TILE;
+}
+
+void mxa_amx_add_tile(mxa_amx_work *w, const mxa_key_tile *t)
+{
+    const mxa_amx_copy *const c = &w->copy[t->copy];
+    const bool whole = sees_all(w, t);
+    w->k = w->keys.k[t->copy];
+    w->g_k = w->keys.g_k[t->copy];
+    w->scaled = false;
+    for (int64_t j = 0; j < MXA_TILE && !w->scaled; j++)
+        w->scaled = !(w->g_k[j] == 1.0f);
+    block blocks[MXA_ITEM_ROWS / MXA_AMX_BLOCK];
+    int n = 0;
+    for (int64_t first = 0; first < w->item.n; first += MXA_AMX_BLOCK) {
+        start_block(w, t, whole, first, &blocks[n]);
+        blocks[n].place = n % 2;
+        n += blocks[n].begin < blocks[n].end;
+    }
+    products ahead = products_of(w, c, n > 0 ? &blocks[0] : NULL, NULL);
+    advance(&ahead, 1, 1);
+    for (int i = 0; i < n; i++) {
+        const block *const b = &blocks[i];
+        products beside = products_of(w, c, i + 1 < n ? b + 1 : NULL, i > 0 ? b - 1 : NULL);
+        for (int r = 0; r < b->rows; r++) {
+            advance(&beside, r + 1, b->rows);
+            softmax_row(w, t, c, b, r);
+        }
+    }
+    products behind = products_of(w, c, NULL, n > 0 ? &blocks[n - 1] : NULL);
+    advance(&behind, 1, 1);
+    /* GCC forgets it here; code without AVX then takes many times as long. */
+    _mm256_zeroupper();
+}
