@@ -199,6 +199,9 @@ def best_rows(results, geometry, length):
     return found
 
 
+LEGEND_SHARE = 0.05  # of the height
+
+
 def plot(results, file):
     """Speed and share of the peak over the length, a column for each geometry."""
     import matplotlib
@@ -227,8 +230,8 @@ def plot(results, file):
             axis.set_xticks(lengths, [str(n) for n in lengths])
             axis.set_ylim(bottom=0)
             axis.grid(alpha=0.3)
-            axis.legend(fontsize=8)
     machine = results["machine"]
-    figure.suptitle(f"{machine['cpu']}, {machine['threads']} threads, {machine['date']}")
-    figure.tight_layout()
+    figure.suptitle(f"{machine['cpu']}, threads: {machine['threads']}, {machine['date']}")
+    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="lower center", ncol=len(names))
+    figure.tight_layout(rect=(0, LEGEND_SHARE, 1, 1))
     figure.savefig(file, dpi=120)
