@@ -522,7 +522,7 @@ typedef struct mxa_cache_opts {
     const mxa_recipe *recipe;
     const float *mean; /* MXA_SMOOTH_GIVEN: [heads_kv][head_dim], copied; else NULL */
     int64_t rewind;    /* tokens that mxa_cache_truncate can always take back; they widen the near window */
-    /* Pages of each kind. 0: as many as tokens need, each allocated by the append that needs it. */
+    /* Pages of each kind. 0: as many as tokens need, allocated by the appends that need them. */
     int64_t pages[MXA_PAGE_KINDS];
     /*
      * Memory of the fixed number of pages, 64-byte aligned, page i at i * page_bytes of mxa_cache_size; it
@@ -616,7 +616,7 @@ MXA_API mxa_status mxa_cache_reorder(mxa_cache *cache, const int64_t *from);
 
 /*
  * Give back n pages of both kinds from page first on (page i holds tokens i * page_tokens and on). Length and
- * positions stay; queries must not see the tokens any more.
+ * positions stay; queries must not see the tokens any more. Pages of the sink window stay: MXA_ERR_ARG.
  */
 MXA_API mxa_status mxa_cache_remove(mxa_cache *cache, int64_t b, int64_t first, int64_t n);
 

@@ -59,6 +59,9 @@ void mxa_cache_commit(mxa_cache *cache, const int64_t *counts);
 /* The mean of PREFIX, once sequence b has MXA_TILE tokens with high rows. */
 void mxa_cache_set_mean(mxa_cache *cache, int64_t b);
 
+/* Numbers of pages that there are, and all that are needed. */
+mxa_status mxa_cache_check_table(const mxa_cache *cache, const mxa_cache_table *table);
+
 /* A table of the caller's, without the mean. */
 mxa_status mxa_cache_adopt_table(mxa_cache *cache, int64_t b, const mxa_cache_table *table);
 

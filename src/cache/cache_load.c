@@ -167,6 +167,11 @@ static mxa_status read_sequence(reader *r, mxa_cache *c, int64_t b)
     s->high_first = saved->high_first;
     for (int copy = 0; copy < MXA_COPIES && status == MXA_OK; copy++)
         status = read_pages(r, c, b, copy);
+    const mxa_cache_table table = {
+        s->length, s->high_first, pages, { s->table[MXA_LOW], s->table[MXA_HIGH] }
+    };
+    if (status == MXA_OK && mxa_cache_check_table(c, &table) != MXA_OK)
+        status = bad_file(r, "lacks pages that its lengths need");
     return status;
 }
 

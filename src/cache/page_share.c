@@ -34,11 +34,11 @@ static void share(mxa_cache *c, const mxa_cache_sequence *s)
                 mxa_pool_share(&c->pool[copy], s->table[copy][p]);
 }
 
-/* Does a sequence cut to length hold what the query at that position sees in high precision. */
-static bool holds_window(const mxa_cache *c, const mxa_cache_sequence *s, int64_t length)
+/* If keys from high_first on have high rows: does the query at position length find what it sees. */
+static bool holds_window(const mxa_cache *c, int64_t high_first, int64_t length)
 {
     const int64_t wanted = mxa_max(mxa_cache_near_first(c, length), c->layout.sink_end);
-    return mxa_min(s->high_first, length) <= wanted;
+    return c->near_tiles < 0 || mxa_min(high_first, length) <= wanted;
 }
 
 mxa_status mxa_cache_truncate(mxa_cache *c, int64_t b, int64_t length)
@@ -50,7 +50,7 @@ mxa_status mxa_cache_truncate(mxa_cache *c, int64_t b, int64_t length)
     if (length < 0 || length > s->length)
         return mxa_fail(MXA_ERR_ARG, "length: %lld is not within the sequence's %lld tokens",
                         (long long)length, (long long)s->length);
-    if (c->near_tiles >= 0 && !holds_window(c, s, length))
+    if (!holds_window(c, s->high_first, length))
         return mxa_fail(
             MXA_ERR_ARG,
             "length: the near window of %lld is no longer held in high precision, which begins at "
@@ -152,6 +152,9 @@ mxa_status mxa_cache_remove(mxa_cache *c, int64_t b, int64_t first, int64_t n)
     if (first < 0 || n < 0 || first > full || n > full - first)
         return mxa_fail(MXA_ERR_ARG, "first %lld, n %lld: not among the %lld full pages", (long long)first,
                         (long long)n, (long long)full);
+    if (first * c->layout.page_tokens < c->layout.sink_end)
+        return mxa_fail(MXA_ERR_ARG, "first: page %lld holds tokens of the sink window, which stays",
+                        (long long)first);
     release(c, s, first, first + n);
     return MXA_OK;
 }
@@ -170,7 +173,10 @@ mxa_status mxa_cache_get_table(const mxa_cache *c, int64_t b, mxa_cache_table *t
     return MXA_OK;
 }
 
-/* A page number, and that those which appends or the near window need are there. */
+/*
+ * A page number, and that those are there which appends and the windows need: low pages of the sink window and
+ * of the newest token, high pages of both windows where their tokens were not removed.
+ */
 static mxa_status check_entry(const mxa_cache *c, const mxa_cache_table *t, int copy, int64_t p)
 {
     const int32_t page = t->pages[copy][p];
@@ -178,23 +184,21 @@ static mxa_status check_entry(const mxa_cache *c, const mxa_cache_table *t, int 
         return mxa_fail(MXA_ERR_ARG, "table: page %lld of kind %d is %d, the cache has %lld", (long long)p,
                         copy, page, (long long)c->pool[copy].count);
     const int64_t first = p * c->layout.page_tokens, end = first + c->layout.page_tokens;
-    const bool high = c->layout.page_bytes[MXA_HIGH] && (first < c->layout.sink_end || end > t->high_first);
-    if (page < 0 && (copy == MXA_LOW ? end > t->length : high))
-        return mxa_fail(MXA_ERR_ARG, "table: page %lld of kind %d is absent, but %s", (long long)p, copy,
-                        copy == MXA_LOW ? "holds the newest token" : "is in the windows");
+    const bool sink = first < c->layout.sink_end, removed = t->pages[MXA_LOW][p] < 0;
+    const bool needed = copy == MXA_LOW ? sink || end > t->length : sink || (end > t->high_first && !removed);
+    if (page < 0 && needed)
+        return mxa_fail(MXA_ERR_ARG, "table: page %lld of kind %d is absent, but holds %s", (long long)p,
+                        copy,
+                        copy == MXA_LOW ? "the sink window or the newest token" : "tokens of the windows");
     return MXA_OK;
 }
 
-static mxa_status check_table(const mxa_cache *c, const mxa_cache_table *t)
+mxa_status mxa_cache_check_table(const mxa_cache *c, const mxa_cache_table *t)
 {
-    if (!t || !t->pages[MXA_LOW] || (!t->pages[MXA_HIGH] && c->layout.page_bytes[MXA_HIGH]))
-        return mxa_fail(MXA_ERR_ARG, "table: %s NULL", t ? "its pages are" : "is");
-    if (!c->pool[MXA_LOW].fixed)
-        return mxa_fail(MXA_ERR_ARG, "table: the cache has no fixed number of pages (opts.pages)");
     if (t->length < 0 || t->length > MXA_POSITION_MAX || t->n_pages < mxa_cache_pages_of(c, t->length))
         return mxa_fail(MXA_ERR_SHAPE, "table: %lld pages do not hold length %lld", (long long)t->n_pages,
                         (long long)t->length);
-    if (t->high_first < 0 || (c->near_tiles >= 0 && t->high_first > mxa_cache_near_first(c, t->length)))
+    if (t->high_first < 0 || !holds_window(c, t->high_first, t->length))
         return mxa_fail(MXA_ERR_ARG, "table: high_first %lld is after the near window of length %lld",
                         (long long)t->high_first, (long long)t->length);
     mxa_status status = MXA_OK;
@@ -205,11 +209,20 @@ static mxa_status check_table(const mxa_cache *c, const mxa_cache_table *t)
     return status;
 }
 
+static mxa_status check_given(const mxa_cache *c, const mxa_cache_table *t)
+{
+    if (!t || !t->pages[MXA_LOW] || (!t->pages[MXA_HIGH] && c->layout.page_bytes[MXA_HIGH]))
+        return mxa_fail(MXA_ERR_ARG, "table: %s NULL", t ? "its pages are" : "is");
+    if (!c->pool[MXA_LOW].fixed)
+        return mxa_fail(MXA_ERR_ARG, "table: the cache has no fixed number of pages (opts.pages)");
+    return mxa_cache_check_table(c, t);
+}
+
 mxa_status mxa_cache_adopt_table(mxa_cache *c, int64_t b, const mxa_cache_table *t)
 {
     mxa_status status = check_sequence(c, "b", b);
     if (status == MXA_OK)
-        status = check_table(c, t);
+        status = check_given(c, t);
     mxa_cache_sequence next = { 0 };
     const int64_t n = status == MXA_OK ? mxa_cache_pages_of(c, t->length) : 0;
     if (status == MXA_OK)

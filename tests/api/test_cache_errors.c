@@ -213,6 +213,7 @@ static void test_gone(void **state)
     api_ok(mxa_cache_truncate(c, 0, 601 - 17));
     api_ok(mxa_cache_truncate(c, 0, 128)); /* all of it is in the sink window */
     api_refused(mxa_cache_remove(c, 1, 18, 2), MXA_ERR_ARG, "first", "18");
+    api_refused(mxa_cache_remove(c, 1, 3, 2), MXA_ERR_ARG, "first", "3");
     api_ok(mxa_cache_remove(c, 1, 6, 2));
     cache_call_init(&call, c, 1, 4);
     api_refused(mxa_cache_attend(c, &call.args), MXA_ERR_ARG, "counts", "removed");
@@ -249,8 +250,8 @@ static void test_tables(void **state)
     t.length = 225;
     api_refused(mxa_cache_set_table(c, 1, &t), MXA_ERR_SHAPE, "table", "225");
     t = good;
-    t.high_first = 32;
-    api_refused(mxa_cache_set_table(c, 1, &t), MXA_ERR_ARG, "table", "32");
+    t.high_first = 160;
+    api_refused(mxa_cache_set_table(c, 1, &t), MXA_ERR_ARG, "table", "160");
     t = good;
     int32_t pages[7];
     memcpy(pages, good.pages[MXA_PAGE_HIGH], sizeof pages);
