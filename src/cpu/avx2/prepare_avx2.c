@@ -22,29 +22,36 @@ MXA_AVX2_INLINE __m256 widen(mxa_dtype type, const void *row, int64_t d)
 }
 
 /*
- * Stages s = 1, 2 and 4 of one vector: each element times 1 or -1, plus the one s away. The product is exact,
- * so the sum is rounded as that of two numbers.
+ * Stages s = 1, 2 and 4, inside vectors: each element times 1 or -1, plus the one s away. The product is
+ * exact, so the sum is rounded as that of two numbers. Vectors take a stage one after the other: they don't
+ * depend on each other, while the stages of one do.
  */
-static inline __m256 within(__m256 v)
+MXA_AVX2_INLINE void rotate_within(int n, __m256 v[CHUNK_VECTORS])
 {
-    v = _mm256_fmadd_ps(v, _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1),
-                        _mm256_permute_ps(v, _MM_SHUFFLE(2, 3, 0, 1)));
-    v = _mm256_fmadd_ps(v, _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1),
-                        _mm256_permute_ps(v, _MM_SHUFFLE(1, 0, 3, 2)));
-    return _mm256_fmadd_ps(v, _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1), _mm256_permute2f128_ps(v, v, 0x01));
+    const __m256 one = _mm256_setr_ps(1, -1, 1, -1, 1, -1, 1, -1);
+    const __m256 two = _mm256_setr_ps(1, 1, -1, -1, 1, 1, -1, -1);
+    const __m256 four = _mm256_setr_ps(1, 1, 1, 1, -1, -1, -1, -1);
+    for (int i = 0; i < n; i++)
+        v[i] = _mm256_fmadd_ps(v[i], one, _mm256_permute_ps(v[i], _MM_SHUFFLE(2, 3, 0, 1)));
+    for (int i = 0; i < n; i++)
+        v[i] = _mm256_fmadd_ps(v[i], two, _mm256_permute_ps(v[i], _MM_SHUFFLE(1, 0, 3, 2)));
+    for (int i = 0; i < n; i++)
+        v[i] = _mm256_fmadd_ps(v[i], four, _mm256_permute2f128_ps(v[i], v[i], 0x01));
 }
+
+/* Instead of a mean: subtracting it changes nothing. */
+static const float zeros[CHUNK];
 
 /* n vectors of a row from column d on, less the mean, after all stages that stay among them. */
 MXA_AVX2_INLINE void rotate_chunk(mxa_dtype type, int n, const void *row, int64_t d, const float *mean,
                                   __m256 v[CHUNK_VECTORS])
 {
+    const float *const m = mean ? mean + d : zeros;
     for (int i = 0; i < n; i++)
         v[i] = widen(type, row, d + i * MXA_AVX2_LANES);
-    if (mean)
-        for (int i = 0; i < n; i++)
-            v[i] = _mm256_sub_ps(v[i], _mm256_loadu_ps(mean + d + i * MXA_AVX2_LANES));
     for (int i = 0; i < n; i++)
-        v[i] = within(v[i]);
+        v[i] = _mm256_sub_ps(v[i], _mm256_loadu_ps(m + i * MXA_AVX2_LANES));
+    rotate_within(n, v);
     for (int s = 1; s < n; s *= 2)
         for (int i = 0; i < n; i++) {
             if (i & s)
@@ -57,9 +64,8 @@ MXA_AVX2_INLINE void rotate_chunk(mxa_dtype type, int n, const void *row, int64_
 
 /* A row whose groups are n vectors. */
 MXA_AVX2_INLINE void rotate_row(mxa_dtype type, int n, const void *row, int64_t cols, const float *mean,
-                                float *out)
+                                __m256 norm, float *out)
 {
-    const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(n * MXA_AVX2_LANES));
     for (int64_t d = 0; d < cols; d += n * MXA_AVX2_LANES) {
         __m256 v[CHUNK_VECTORS];
         rotate_chunk(type, n, row, d, mean, v);
@@ -91,10 +97,9 @@ static inline void rotate_last(float *x, int64_t group, __m256 norm)
 
 /* A row whose groups are longer than a chunk. */
 MXA_AVX2_INLINE void rotate_long_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
-                                     float *out)
+                                     __m256 norm, float *out)
 {
     const int64_t group = mxa_hadamard_group(cols);
-    const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(group));
     for (int64_t d = 0; d < cols; d += CHUNK) {
         __m256 v[CHUNK_VECTORS];
         rotate_chunk(type, CHUNK_VECTORS, row, d, mean, v);
@@ -117,28 +122,29 @@ MXA_AVX2_INLINE void plain_row(mxa_dtype type, const void *row, int64_t cols, co
 }
 
 MXA_AVX2_INLINE void prepare_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
-                                 bool rotate, float *out)
+                                 bool rotate, __m256 norm, float *out)
 {
     if (!rotate) {
         plain_row(type, row, cols, mean, out);
         return;
     }
     switch (mxa_hadamard_group(cols) / MXA_AVX2_LANES) {
-    case 1: rotate_row(type, 1, row, cols, mean, out); break;
-    case 2: rotate_row(type, 2, row, cols, mean, out); break;
-    case 4: rotate_row(type, 4, row, cols, mean, out); break;
-    case CHUNK_VECTORS: rotate_row(type, CHUNK_VECTORS, row, cols, mean, out); break;
-    default: rotate_long_row(type, row, cols, mean, out); break;
+    case 1: rotate_row(type, 1, row, cols, mean, norm, out); break;
+    case 2: rotate_row(type, 2, row, cols, mean, norm, out); break;
+    case 4: rotate_row(type, 4, row, cols, mean, norm, out); break;
+    case CHUNK_VECTORS: rotate_row(type, CHUNK_VECTORS, row, cols, mean, norm, out); break;
+    default: rotate_long_row(type, row, cols, mean, norm, out); break;
     }
 }
 
 MXA_AVX2_INLINE void prepare_rows(mxa_dtype type, const mxa_source *x, const float *mean, bool rotate,
                                   float *out, uint32_t *amax)
 {
+    const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(mxa_hadamard_group(x->cols)));
     for (int64_t first = 0; first < x->rows; first += TOGETHER) {
         const int64_t end = first + TOGETHER < x->rows ? first + TOGETHER : x->rows;
         for (int64_t r = first; r < end; r++)
-            prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, out + r * x->cols);
+            prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, norm, out + r * x->cols);
         if (amax)
             amax = mxa_avx2_rows_maxima(out + first * x->cols, end - first, x->cols, amax);
     }

@@ -24,35 +24,41 @@ MXA_AVX512_INLINE __m512 widen(mxa_dtype type, const void *row, int64_t d)
 }
 
 /*
- * Stages s = 1, 2, 4 and 8 of one vector: each element times 1 or -1, plus the one s away. The product is
- * exact, so the sum is rounded as that of two numbers.
+ * Stages s = 1, 2, 4 and 8, inside vectors: each element times 1 or -1, plus the one s away. The product is
+ * exact, so the sum is rounded as that of two numbers. Vectors take a stage one after the other: they don't
+ * depend on each other, while the stages of one do.
  */
-static inline __m512 within(__m512 v)
+MXA_AVX512_INLINE void rotate_within(int n, __m512 v[MOST_VECTORS])
 {
     const __m512 one = _mm512_setr_ps(1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1, 1, -1);
     const __m512 two = _mm512_setr_ps(1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1, 1, 1, -1, -1);
     const __m512 four = _mm512_setr_ps(1, 1, 1, 1, -1, -1, -1, -1, 1, 1, 1, 1, -1, -1, -1, -1);
     const __m512 eight = _mm512_setr_ps(1, 1, 1, 1, 1, 1, 1, 1, -1, -1, -1, -1, -1, -1, -1, -1);
-    v = _mm512_fmadd_ps(v, one, _mm512_permute_ps(v, _MM_SHUFFLE(2, 3, 0, 1)));
-    v = _mm512_fmadd_ps(v, two, _mm512_permute_ps(v, _MM_SHUFFLE(1, 0, 3, 2)));
-    v = _mm512_fmadd_ps(v, four, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(2, 3, 0, 1)));
-    return _mm512_fmadd_ps(v, eight, _mm512_shuffle_f32x4(v, v, _MM_SHUFFLE(1, 0, 3, 2)));
+    for (int i = 0; i < n; i++)
+        v[i] = _mm512_fmadd_ps(v[i], one, _mm512_permute_ps(v[i], _MM_SHUFFLE(2, 3, 0, 1)));
+    for (int i = 0; i < n; i++)
+        v[i] = _mm512_fmadd_ps(v[i], two, _mm512_permute_ps(v[i], _MM_SHUFFLE(1, 0, 3, 2)));
+    for (int i = 0; i < n; i++)
+        v[i] = _mm512_fmadd_ps(v[i], four, _mm512_shuffle_f32x4(v[i], v[i], _MM_SHUFFLE(2, 3, 0, 1)));
+    for (int i = 0; i < n; i++)
+        v[i] = _mm512_fmadd_ps(v[i], eight, _mm512_shuffle_f32x4(v[i], v[i], _MM_SHUFFLE(1, 0, 3, 2)));
 }
+
+/* Instead of a mean: subtracting it changes nothing. */
+static const float zeros[MOST_VECTORS * MXA_AVX512_LANES];
 
 /* A row whose groups are n vectors. */
 MXA_AVX512_INLINE void rotate_row(mxa_dtype type, int n, const void *row, int64_t cols, const float *mean,
-                                  float *out)
+                                  __m512 norm, float *out)
 {
-    const __m512 norm = _mm512_set1_ps(mxa_hadamard_norm(n * MXA_AVX512_LANES));
     for (int64_t d = 0; d < cols; d += n * MXA_AVX512_LANES) {
+        const float *const m = mean ? mean + d : zeros;
         __m512 v[MOST_VECTORS];
         for (int i = 0; i < n; i++)
             v[i] = widen(type, row, d + i * MXA_AVX512_LANES);
-        if (mean)
-            for (int i = 0; i < n; i++)
-                v[i] = _mm512_sub_ps(v[i], _mm512_loadu_ps(mean + d + i * MXA_AVX512_LANES));
         for (int i = 0; i < n; i++)
-            v[i] = within(v[i]);
+            v[i] = _mm512_sub_ps(v[i], _mm512_loadu_ps(m + i * MXA_AVX512_LANES));
+        rotate_within(n, v);
         for (int s = 1; s < n; s *= 2)
             for (int i = 0; i < n; i++) {
                 if (i & s)
@@ -75,18 +81,18 @@ MXA_AVX512_INLINE void plain_row(mxa_dtype type, const void *row, int64_t cols, 
 }
 
 MXA_AVX512_INLINE void prepare_row(mxa_dtype type, const void *row, int64_t cols, const float *mean,
-                                   bool rotate, float *out)
+                                   bool rotate, __m512 norm, float *out)
 {
     if (!rotate) {
         plain_row(type, row, cols, mean, out);
         return;
     }
     switch (mxa_hadamard_group(cols) / MXA_AVX512_LANES) {
-    case 1: rotate_row(type, 1, row, cols, mean, out); break;
-    case 2: rotate_row(type, 2, row, cols, mean, out); break;
-    case 4: rotate_row(type, 4, row, cols, mean, out); break;
-    case 8: rotate_row(type, 8, row, cols, mean, out); break;
-    default: rotate_row(type, MOST_VECTORS, row, cols, mean, out); break;
+    case 1: rotate_row(type, 1, row, cols, mean, norm, out); break;
+    case 2: rotate_row(type, 2, row, cols, mean, norm, out); break;
+    case 4: rotate_row(type, 4, row, cols, mean, norm, out); break;
+    case 8: rotate_row(type, 8, row, cols, mean, norm, out); break;
+    default: rotate_row(type, MOST_VECTORS, row, cols, mean, norm, out); break;
     }
 }
 
@@ -126,10 +132,11 @@ static inline uint32_t *rows_maxima(const float *x, int64_t rows, int64_t cols, 
 MXA_AVX512_INLINE void prepare_rows(mxa_dtype type, const mxa_source *x, const float *mean, bool rotate,
                                     float *out, uint32_t *amax)
 {
+    const __m512 norm = _mm512_set1_ps(mxa_hadamard_norm(mxa_hadamard_group(x->cols)));
     for (int64_t first = 0; first < x->rows; first += TOGETHER) {
         const int64_t end = first + TOGETHER < x->rows ? first + TOGETHER : x->rows;
         for (int64_t r = first; r < end; r++)
-            prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, out + r * x->cols);
+            prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, norm, out + r * x->cols);
         if (amax)
             amax = rows_maxima(out + first * x->cols, end - first, x->cols, amax);
     }
