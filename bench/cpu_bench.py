@@ -232,11 +232,13 @@ def main():
     stem = "{date}_{slug}_cpu".format(**results["machine"])
     (arguments.out / f"{stem}.md").write_text(cpu_report.page(results, text, command_line(arguments)))
     (arguments.out / f"{stem}.json").write_text(json.dumps(results, indent=1) + "\n")
+    written = [".md", ".json"]
     try:
         cpu_report.plot(results, arguments.out / f"{stem}.png")
+        written.append(".png")
     except ImportError as error:
         print(f"no plot: {error}")
-    print(f"written: {arguments.out / stem}.md, .json, .png")
+    print(f"written: {arguments.out / stem}{{{','.join(written)}}}")
 
 
 if __name__ == "__main__":
