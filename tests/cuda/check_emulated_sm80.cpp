@@ -150,7 +150,7 @@ void check_once()
 
 int main(int argc, char **argv)
 {
-    check_now.rounds = argc > 1 ? atoi(argv[1]) : 20;
+    check_now.rounds = argc > 1 ? atoi(argv[1]) : 12;
     if (check_entry("attention", "sm80", "emulated", 0))
         while (check_round())
             check_once();
