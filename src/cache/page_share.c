@@ -174,8 +174,8 @@ mxa_status mxa_cache_get_table(const mxa_cache *c, int64_t b, mxa_cache_table *t
 }
 
 /*
- * A page number, and that those are there which appends and the windows need: low pages of the sink window and
- * of the newest token, high pages of both windows where their tokens were not removed.
+ * A page number, and that those are there which appends and the windows need: low pages of the sink window
+ * and of the newest token, high pages of both windows where their tokens were not removed.
  */
 static mxa_status check_entry(const mxa_cache *c, const mxa_cache_table *t, int copy, int64_t p)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A segment of a KV cache with AVX-512 and VNNI: the dot products of INT8 queries with MXFP4 keys, and P V. The
- * rest is that of the AVX2 level.
+ * A segment of a KV cache with AVX-512 and VNNI: the dot products of INT8 queries with MXFP4 keys, and P V.
+ * The rest is that of the AVX2 level.
  */
 #include "cpu/avx512/kv_attend_avx512.h"
 
@@ -13,8 +13,8 @@
 enum { ROWS = 8, WORD = 4, WORDS = MXA_MX_BLOCK / 2 / WORD };
 
 /*
- * [dim / 4][16][4] unsigned bytes 2 k + 12, as turn_e2m1 of kv_keys_avx2.c: a register has keys 0, 4, 8, 12 of
- * each row of four in its parts of 16 bytes, and keys in order once their words are turned.
+ * [dim / 4][16][4] unsigned bytes 2 k + 12, as turn_e2m1 of kv_keys_avx2.c: a register has keys 0, 4, 8, 12
+ * of each row of four in its parts of 16 bytes, and keys in order once their words are turned.
  */
 static void turn_e2m1(const mxa_kv_rows *rows, int64_t blocks, uint8_t *out)
 {
@@ -144,8 +144,8 @@ MXA_AVX512_INLINE __m512 widen(int kind, const void *row, int64_t at)
 }
 
 /*
- * Sixteen channels from c on of rows [row, row + rows); p and o of the first row. Even and odd keys have sums of
- * their own, since one is a chain of dependent additions.
+ * Sixteen channels from c on of rows [row, row + rows); p and o of the first row. Even and odd keys have
+ * sums of their own, since one is a chain of dependent additions.
  */
 MXA_AVX512_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w, const mxa_kv_values *v,
                                    const float *p, int64_t row, int64_t c, float *o)
