@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * AMX for machines without it, beside emulated_avx512.h: eight tiles of 16 rows of 64 bytes, which is all that
- * the kernels configure. Products of bf16 flush subnormal numbers and are rounded one by one, as the manual
- * says.
+ * AMX for machines without it, beside emulated_avx512.h: eight tiles of 16 rows of 64 bytes, which is all
+ * that the kernels configure. Products of bf16 flush subnormal numbers and are rounded one by one, as the
+ * manual says.
  */
 #ifndef EMULATED_AMX_H
 #define EMULATED_AMX_H

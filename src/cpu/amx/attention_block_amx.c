@@ -9,7 +9,7 @@
 #include "cpu/amx/attention_tile_amx.h"
 #include "cpu/amx/exp2_amx.h"
 
-/* Of a tile, in one of 16 lanes: the maximum stays while P is below 2^8 where its usual largest number is 1. */
+/* Of a tile, in one of 16 lanes: the maximum stays while P is below 2^8 where its usual largest is 1. */
 #define LARGEST_SUM (MXA_AMX_P_SCALE * 0x1p8f)
 
 /* Some rows, and the keys of the tile that they see between them, in whole blocks. */

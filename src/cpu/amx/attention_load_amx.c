@@ -10,8 +10,8 @@
 #include "cpu/amx/layout_amx.h"
 
 /*
- * Elements below 2^55 give sums below 2^118; factors up to 2^40 keep their products within fp32, and subnormal
- * numbers taken for zeros below 2^-23 of a logit.
+ * Elements below 2^55 give sums below 2^118; factors up to 2^40 keep their products within fp32, and
+ * subnormal numbers taken for zeros below 2^-23 of a logit.
  */
 enum { ELEMENT_LIMIT_BF16 = (127 + 55) << 7 };
 #define FACTOR_LIMIT 0x1p40f

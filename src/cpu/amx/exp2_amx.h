@@ -5,8 +5,8 @@
 #include <immintrin.h>
 
 /*
- * 2^x to 2.9e-6 of its value, exactly for integers; from 0 to Inf, NaN gives NaN. 2^x = 2^n 2^f, n the integer
- * below x; 2^f is the polynomial 1 + f q(f) of degree 4 with the least relative error on [0, 1].
+ * 2^x to 2.9e-6 of its value, exactly for integers; from 0 to Inf, NaN gives NaN. 2^x = 2^n 2^f, n the
+ * integer below x; 2^f is the polynomial 1 + f q(f) of degree 4 with the least relative error on [0, 1].
  */
 static inline __m512 mxa_amx_exp2(__m512 x)
 {
