@@ -4,7 +4,7 @@
 set -eu
 
 build_packages="cmake gcc libc6-dev make pkg-config libjansson-dev libpng-dev"
-test_packages="ca-certificates g++ binutils git clang libclang-rt-dev libomp-dev clang-format libcmocka-dev python3 python3-venv"
+test_packages="ca-certificates g++ binutils git clang libclang-rt-dev libomp-dev clang-format libcmocka-dev libsimde-dev python3 python3-venv"
 what=${1:-build}
 case $what in
 build) packages=$build_packages ;;

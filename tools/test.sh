@@ -78,6 +78,14 @@ if check gcc-build build gcc gcc g++; then
     pytests python gcc
     pytests cli gcc
 fi
+# Kernels for vector extensions that this machine may lack, emulated by AVX2.
+emulated_build() {
+    CC=gcc cmake -S . -B build/emulated -DMXA_BUILD_TESTS=ON -DMXA_BUILD_COMMAND=OFF -DMXA_WERROR=ON \
+        -DMXA_EMULATE_AVX512=ON && cmake --build build/emulated --parallel "$jobs" --target mxa_check
+}
+if grep -qw avx2 /proc/cpuinfo && check emulated-build emulated_build; then
+    check emulated-kernels build/emulated/mxa_check || true
+fi
 # This build's tests see a machine without vector extensions, which the others leave out where it has them.
 if check clang-build build clang clang clang++; then
     export MXA_CPU=portable
