@@ -11,9 +11,6 @@
 
 static const float raise_above = 8.0f;
 
-/* Vectors of a row whose functions are taken together. */
-enum { VECTORS = 4 };
-
 /*
  * Dot products to logits in base 2 less base, or to natural ones where a softcap follows. Returns the largest
  * of each lane.
@@ -60,38 +57,14 @@ static __m512 mask_logits(float *s, const mxa_avx512_block *b, mxa_span seen)
     return largest;
 }
 
-/* 2^x for n vectors side by side, as mxa_avx512_exp2: a step of all of them hides the latency of one. */
-MXA_AVX512_INLINE void exp2_each(int n, __m512 *x)
-{
-    __m512 f[VECTORS], p[VECTORS];
-#pragma GCC unroll 4
-    for (int i = 0; i < n; i++)
-        x[i] = mxa_avx512_split(x[i], &f[i]);
-#pragma GCC unroll 4
-    for (int i = 0; i < n; i++)
-        p[i] = _mm512_fmadd_ps(_mm512_set1_ps(0x1.3a02ccp-7f), f[i], _mm512_set1_ps(0x1.c9fc46p-5f));
-#pragma GCC unroll 4
-    for (int i = 0; i < n; i++)
-        p[i] = _mm512_fmadd_ps(p[i], f[i], _mm512_set1_ps(0x1.ec0378p-3f));
-#pragma GCC unroll 4
-    for (int i = 0; i < n; i++)
-        p[i] = _mm512_fmadd_ps(p[i], f[i], _mm512_set1_ps(0x1.62e12cp-1f));
-#pragma GCC unroll 4
-    for (int i = 0; i < n; i++)
-        p[i] = _mm512_fmadd_ps(p[i], f[i], _mm512_set1_ps(1.0f));
-#pragma GCC unroll 4
-    for (int i = 0; i < n; i++)
-        x[i] = _mm512_mul_ps(p[i], x[i]);
-}
-
 /* Logits of n vectors to weights: floats in place, or bf16 in p. Adds the unrounded ones to two sums. */
 MXA_AVX512_INLINE void weigh_vectors(int n, bool bf16, float *s, uint16_t *p, __m512 sums[2])
 {
-    __m512 x[VECTORS];
+    __m512 x[MXA_AVX512_TOGETHER];
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
         x[i] = _mm512_loadu_ps(s + i * MXA_AVX512_LANES);
-    exp2_each(n, x);
+    mxa_avx512_exp2(n, x);
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++) {
         sums[i % 2] = _mm512_add_ps(sums[i % 2], x[i]);
@@ -106,9 +79,10 @@ MXA_AVX512_INLINE void weigh_vectors(int n, bool bf16, float *s, uint16_t *p, __
 MXA_AVX512_INLINE void weigh(bool bf16, float *s, const mxa_avx512_block *b, uint16_t *p, float *row_sums)
 {
     __m512 sums[2] = { _mm512_loadu_ps(row_sums), _mm512_setzero_ps() };
+    const int64_t step = MXA_AVX512_TOGETHER * MXA_AVX512_LANES;
     int64_t j = b->begin;
-    for (; j + VECTORS * MXA_AVX512_LANES <= b->end; j += VECTORS * MXA_AVX512_LANES)
-        weigh_vectors(VECTORS, bf16, s + j, p + j, sums);
+    for (; j + step <= b->end; j += step)
+        weigh_vectors(MXA_AVX512_TOGETHER, bf16, s + j, p + j, sums);
     for (; j < b->end; j += MXA_AVX512_COLS)
         weigh_vectors(2, bf16, s + j, p + j, sums);
     _mm512_storeu_ps(row_sums, _mm512_add_ps(sums[0], sums[1]));

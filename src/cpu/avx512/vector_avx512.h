@@ -4,6 +4,7 @@
 #define MXA_CPU_AVX512_VECTOR_AVX512_H
 
 #include <immintrin.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { MXA_AVX512_LANES = 16 };
@@ -44,24 +45,34 @@ static inline __m512 mxa_avx512_split(__m512 x, __m512 *difference)
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23));
 }
 
+/* Vectors whose functions are taken together: a step of all of them hides the latency of one. */
+enum { MXA_AVX512_TOGETHER = 4 };
+
 /*
- * 2^x to 2.9e-6 of its value for x < 127; 0 below -126.5, -Inf included. NaN gives NaN. 2^x = 2^n 2^f; 2^f is
- * the polynomial 1 + f q(f) of degree 4 with the least relative error on [-1/2, 1/2]. P is rounded to 16 bits
- * next, which costs a thousand times more.
+ * 2^x in place, n vectors, to 2.9e-6 of its value for x < 127; 0 below -126.5, -Inf included. NaN gives NaN.
+ * 2^x = 2^w 2^f, w whole; 2^f is the polynomial 1 + f q(f) of degree 4 with the least relative error on
+ * [-1/2, 1/2].
  */
-static inline __m512 mxa_avx512_exp2(__m512 x)
+MXA_AVX512_INLINE void mxa_avx512_exp2(int n, __m512 *x)
 {
-    __m512 f;
-    const __m512 power = mxa_avx512_split(x, &f);
-    __m512 p = _mm512_set1_ps(0x1.3a02ccp-7f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c9fc46p-5f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.ec0378p-3f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.62e12cp-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0f));
-    return _mm512_mul_ps(p, power);
+    static const float q[] = { 0x1.c9fc46p-5f, 0x1.ec0378p-3f, 0x1.62e12cp-1f, 1.0f };
+    __m512 f[MXA_AVX512_TOGETHER], p[MXA_AVX512_TOGETHER];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++) {
+        x[i] = mxa_avx512_split(x[i], &f[i]);
+        p[i] = _mm512_set1_ps(0x1.3a02ccp-7f);
+    }
+#pragma GCC unroll 4
+    for (size_t step = 0; step < sizeof q / sizeof *q; step++)
+#pragma GCC unroll 4
+        for (int i = 0; i < n; i++)
+            p[i] = _mm512_fmadd_ps(p[i], f[i], _mm512_set1_ps(q[step]));
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+        x[i] = _mm512_mul_ps(p[i], x[i]);
 }
 
-/* The same to 2^-22, of degree 5 as mxa_vec_exp2: for what is not P. Exact for integers. */
+/* One vector to 2^-22, of degree 5 as mxa_vec_exp2: for what is not P. Exact for integers. */
 static inline __m512 mxa_avx512_exp2_fine(__m512 x)
 {
     __m512 f;
