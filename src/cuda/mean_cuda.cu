@@ -38,7 +38,7 @@ __device__ MeanRows rows_of(const MeanParams &p, int64_t sequence, int64_t head)
 /* One addition waits for the other; the loads need not. The sum never is -0, so 0 changes nothing. */
 __device__ __forceinline__ void add_up(int n, const float *x, double &sum, int64_t &count)
 {
-#pragma unroll 16
+#pragma unroll 8
     for (int t = 0; t < n; t++) {
         const float v = x[t * channels];
         const bool finite = mxa_f32_is_finite(v);
