@@ -77,7 +77,9 @@ if check gcc-build build gcc gcc g++; then
     ctests gcc
     pytests python gcc
     pytests cli gcc
+    pytests python_package gcc
 fi
+check wheel tests/python_package/wheel_test.sh build/wheel || true
 # Kernels for vector extensions that this machine may lack, emulated by AVX2.
 emulated_build() {
     CC=gcc cmake -S . -B build/emulated -DMXA_BUILD_TESTS=ON -DMXA_BUILD_COMMAND=OFF -DMXA_WERROR=ON \

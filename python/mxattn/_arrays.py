@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""NumPy arrays and torch tensors as the library sees them: an address, a type, a shape and strides."""
+
+from __future__ import annotations
+
+import sys
+from functools import lru_cache
+from struct import Struct
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from ._structures import DTYPE_BF16, DTYPE_F16, DTYPE_F32, Tensor
+
+if TYPE_CHECKING:
+    import torch
+
+Array: TypeAlias = "np.ndarray[Any, Any] | torch.Tensor"
+
+# Where the library's axes batch, heads, seq, dim are in an array; None: it has no such axis.
+Axes: TypeAlias = "tuple[int | None, ...]"
+LAYOUTS: dict[str, Axes] = {"bhsd": (0, 1, 2, 3), "bshd": (0, 2, 1, 3)}
+PACKED_LAYOUTS: dict[str, Axes] = {"shd": (None, 1, 0, 2), "hsd": (None, 0, 1, 2)}
+# An address, DTYPE_..., shape and strides (in elements) in the library's order of axes.
+View: TypeAlias = "tuple[int, int, tuple[int, ...], tuple[int, ...]]"
+NAMES = {DTYPE_F32: "float32", DTYPE_F16: "float16", DTYPE_BF16: "bfloat16"}
+CODES = {name: code for code, name in NAMES.items()}
+WORK_ALIGNMENT = 64  # bytes
+TENSOR = Struct(
+    "Pi4x4q4q"
+)  # Tensor's bytes: setting a structure's fields one by one takes three times as long
+GEOMETRIES_KEPT = 1024
+
+
+def numpy_bfloat16() -> np.dtype[Any]:
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ImportError(
+            "mxattn: bfloat16 in NumPy needs ml_dtypes: pip install mxattn[bfloat16]"
+        ) from error
+    return np.dtype(ml_dtypes.bfloat16)
+
+
+def arrange(name: str, x: tuple[int, ...], axes: Axes, missing: int) -> tuple[int, ...]:
+    """A shape or strides in the library's order."""
+    dims = len(axes) - axes.count(None)
+    if len(x) != dims:
+        raise ValueError(f"{name}: has {len(x)} dimensions, not {dims}")
+    return tuple([missing if axis is None else x[axis] for axis in axes])
+
+
+@lru_cache(maxsize=GEOMETRIES_KEPT)
+def numpy_geometry(
+    name: str, shape: tuple[int, ...], strides: tuple[int, ...], size: int, axes: Axes
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides in elements of `size` bytes."""
+    for step in strides:
+        if step % size:
+            raise ValueError(f"{name}: a stride of {step} bytes is no multiple of its {size}-byte elements")
+    return arrange(name, shape, axes, 1), arrange(name, tuple(step // size for step in strides), axes, 0)
+
+
+class NumpyArrays:
+    """Arrays in host memory."""
+
+    kind = "NumPy array"
+    codes: ClassVar[dict[Any, int]] = {np.dtype(np.float32): DTYPE_F32, np.dtype(np.float16): DTYPE_F16}
+
+    @classmethod
+    def check(cls, name: str, x: np.ndarray[Any, Any]) -> int:
+        """DTYPE_..., or what is wrong with x."""
+        code = cls.codes.get(x.dtype)
+        if code is None:  # NumPy learns bfloat16 from ml_dtypes, which need not be there
+            if x.dtype.name != "bfloat16" or not x.dtype.isnative:
+                known = "float32, float16 or bfloat16 of this machine"
+                raise ValueError(f"{name}: dtype {x.dtype.str} ({x.dtype}) is not {known}")
+            code = cls.codes[x.dtype] = DTYPE_BF16
+        return code
+
+    @classmethod
+    def view(cls, name: str, x: np.ndarray[Any, Any], axes: Axes) -> View:
+        code = cls.check(name, x)
+        shape, strides = numpy_geometry(name, x.shape, x.strides, x.itemsize, axes)
+        return x.ctypes.data, code, shape, strides
+
+    @staticmethod
+    def writable(name: str, x: np.ndarray[Any, Any]) -> None:
+        if not x.flags.writeable:
+            raise ValueError(f"{name}: is read-only")
+
+    @staticmethod
+    def dtype(code: int) -> np.dtype[Any]:
+        return numpy_bfloat16() if code == DTYPE_BF16 else np.dtype(NAMES[code])
+
+    @staticmethod
+    def like(x: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        return np.empty(shape, x.dtype)
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], code: int) -> np.ndarray[Any, Any]:
+        return np.empty(shape, cls.dtype(code))
+
+    @staticmethod
+    def floats(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        return np.empty(shape, np.float32)
+
+    @staticmethod
+    def bytes(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        return np.empty(shape, np.uint8)
+
+    @staticmethod
+    def address(x: np.ndarray[Any, Any]) -> int:
+        return x.ctypes.data
+
+    @staticmethod
+    def contiguous(x: np.ndarray[Any, Any]) -> bool:
+        return x.flags.c_contiguous
+
+    @staticmethod
+    def to_numpy(x: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return x
+
+
+# The class that handles arrays of a type; types of torch come as they are met.
+KINDS: dict[type, Any] = {np.ndarray: NumpyArrays}
+
+
+def find_kind(x: Any) -> Any:
+    torch = sys.modules.get("torch")  # a tensor cannot come from where torch was not imported
+    if torch is not None and isinstance(x, torch.Tensor):
+        from ._torch_arrays import TorchArrays
+
+        return TorchArrays
+    return NumpyArrays if isinstance(x, np.ndarray) else None
+
+
+def arrays_of(name: str, x: Any) -> tuple[Any, Any]:
+    """The class that handles x, and x; what only speaks DLPack is seen as a NumPy array, without a copy."""
+    kind = KINDS.get(type(x))
+    if kind is None:
+        kind = find_kind(x)
+        if kind is not None:
+            KINDS[type(x)] = kind
+        elif hasattr(x, "__dlpack__"):
+            try:
+                return NumpyArrays, np.from_dlpack(x)
+            except (BufferError, RuntimeError, TypeError, ValueError) as error:
+                text = f"{name}: {type(x).__name__} cannot be seen as a NumPy array: {error}"
+                raise ValueError(text) from error
+        else:
+            raise ValueError(f"{name}: {type(x).__name__} is neither a NumPy array nor a torch tensor")
+    return kind, x
+
+
+def same_kind(arrays: Any, name: str, x: Any, first: str = "q") -> Any:
+    """x, which must be of the same kind as the call's first array."""
+    others, x = arrays_of(name, x)
+    if others is not arrays:
+        raise ValueError(f"{name}: is a {others.kind}, but {first} is a {arrays.kind}")
+    return x
+
+
+def tensors_of(*views: View) -> Any:
+    """Views as an array of Tensor."""
+    data = [TENSOR.pack(address, dtype, *shape, *strides) for address, dtype, shape, strides in views]
+    return (Tensor * len(views)).from_buffer_copy(b"".join(data))
+
+
+def small_floats(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+    """A number a head or channel as contiguous float32 in host memory, converted if it is not."""
+    arrays, x = arrays_of(name, x)
+    arrays.check(name, x)
+    if tuple(x.shape) != shape:
+        raise ValueError(f"{name}: shape {tuple(x.shape)} is not {shape}")
+    return np.ascontiguousarray(arrays.to_numpy(x), np.float32)
+
+
+def choice(name: str, value: Any, choices: dict[Any, Any]) -> Any:
+    try:
+        return choices[value]
+    except (KeyError, TypeError):
+        known = ", ".join(repr(c) for c in choices)
+        raise ValueError(f"{name}: {value!r} is not one of {known}") from None
