@@ -22,8 +22,9 @@ typedef struct mxa_kv_layout {
     int64_t heads_kv, page_tokens;
     mxa_kv_part part[MXA_COPIES][MXA_KV_OPERANDS];
     int64_t head_bytes[MXA_COPIES], page_bytes[MXA_COPIES]; /* 0: there are no pages of this copy */
-    int64_t sink_end; /* keys before it are high for every query that sees them: whole tiles */
-    mxa_pv pv;        /* F16 or BF16 */
+    int64_t sink_end;   /* keys before it keep their high rows: whole tiles */
+    int64_t unread_end; /* keys before it are high for every query that sees them, whatever its window */
+    mxa_pv pv;          /* F16 or BF16 */
 } mxa_kv_layout;
 
 typedef struct mxa_kv_sequence {
@@ -72,7 +73,7 @@ static inline int mxa_kv_v_copy(const mxa_kv_layout *l, int copy)
 /* A row that no tile reads, since the same token's high row is never given back: it is stored as zeros. */
 static inline bool mxa_kv_is_unread(const mxa_kv_layout *l, int copy, int operand, int64_t token)
 {
-    return copy == MXA_LOW && l->part[MXA_HIGH][operand].copy.info && token < l->sink_end;
+    return copy == MXA_LOW && l->part[MXA_HIGH][operand].copy.info && token < l->unread_end;
 }
 
 #endif

@@ -143,12 +143,17 @@ static mxa_status place_parts(mxa_cache *c)
     return MXA_OK;
 }
 
+/*
+ * A tile of which the sink window has a part is low for queries whose own window begins after that part: its
+ * tokens have both rows.
+ */
 static void plan_windows(mxa_cache *c)
 {
     const mxa_recipe *const r = &c->recipe;
     const bool has_high = c->layout.part[MXA_HIGH][MXA_KV_K].copy.info != NULL;
     const int64_t diag = mxa_min(r->diag_window, MXA_FAR), sink = mxa_min(r->sink_window, MXA_FAR);
     c->layout.sink_end = has_high ? mxa_round_up(sink, MXA_TILE) : 0;
+    c->layout.unread_end = has_high ? sink / MXA_TILE * MXA_TILE : 0;
     c->near_tiles = has_high && diag > 0 ? (diag - 1 + MXA_TILE - 1) / MXA_TILE : -1;
 }
 

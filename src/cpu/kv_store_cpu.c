@@ -41,7 +41,7 @@ static void store_page(const mxa_kv_view *view, int copy, int operand, const mxa
     const float *const mean = part->copy.smooth ? s->mean + h * part->dim : NULL;
     for (int64_t first = tokens.first; first < tokens.end;) {
         const bool unread = mxa_kv_is_unread(l, copy, operand, first);
-        const int64_t end = unread ? mxa_min(tokens.end, l->sink_end) : tokens.end;
+        const int64_t end = unread ? mxa_min(tokens.end, l->unread_end) : tokens.end;
         const mxa_kv_rows rows = mxa_kv_rows_at(view, copy, operand, s, h, first, end);
         if (unread)
             clear_rows(&rows);

@@ -109,7 +109,7 @@ class Pair:
         r, page_tokens = self.recipe.scores, self.cache.opts.page_tokens
         parts, head_bytes = self.rows(b, kind)
         twice = [r.high_k and (r.diag or r.sink) and r.low_k, self.recipe.v_windows]
-        sink_end = -(-r.sink // of.TILE) * of.TILE
+        unread_end = r.sink // of.TILE * of.TILE
         held = self.held(kind, self.length(b), high_first)
         n_bytes = head_bytes * self.k[b].shape[0]
         for page in np.unique(held // page_tokens) if n_bytes else []:
@@ -123,5 +123,5 @@ class Pair:
                     for x, y in zip(got, want):
                         y = y[h, tokens[0] : tokens[-1] + 1]
                         if kind == mxa_cache.LOW and twice[operand]:
-                            y = np.where(tokens[:, None] < sink_end, 0, y)
+                            y = np.where(tokens[:, None] < unread_end, 0, y)
                         np.testing.assert_array_equal(x, y)

@@ -34,6 +34,16 @@ def test_shapes_and_masks(recipe):
         pair.attend(rng, [1], sinks=rng.standard_normal(pair.heads), left=0, dtype="f32", out="f16")
 
 
+@pytest.mark.parametrize("left", [290, 315, -1])
+def test_window_past_a_part_of_the_sink(left):
+    """The tile that ends the sink window is low for queries whose window begins after its part of it."""
+    rng = np.random.default_rng(6)
+    pair = Pair(BY_TEXT["dma4-fp8,sink=200,v=fp8"], batch=1, page_tokens=48)
+    pair.append(rng, [530])
+    pair.attend(rng, [30], left=left)
+    pair.check_bytes()
+
+
 @pytest.mark.parametrize("text", ["dma4,v=int8", "dma8,v=f16"])
 def test_many_segments(text):
     rng = np.random.default_rng(3)
