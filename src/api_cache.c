@@ -113,14 +113,22 @@ mxa_status mxa_cache_set_table(mxa_cache *cache, int64_t b, const mxa_cache_tabl
     return status;
 }
 
+/* Of an attend with n queries, 0 if the bytes do not fit. */
+static size_t work_bytes(const mxa_cache *c, int64_t heads, int64_t n, int64_t length)
+{
+    const mxa_kv_view view = mxa_cache_view(c);
+    return mxa_kv_work_bytes(&view, c->q, c->opts.batch, heads, n, length, c->opts.threads, mxa_kv_pick());
+}
+
+/* Few queries may take more than many, since the segments of their keys have sums of their own. */
 size_t mxa_cache_work_bytes(const mxa_cache *cache, int64_t heads, int64_t n, int64_t length)
 {
     if (!cache || heads < 1 || heads % cache->opts.heads_kv != 0 || n < 0 || length < 0 ||
         length > MXA_POSITION_MAX)
         return 0;
-    const mxa_kv_view view = mxa_cache_view(cache);
-    return mxa_kv_work_bytes(&view, cache->q, cache->opts.batch, heads, n, length, cache->opts.threads,
-                             mxa_kv_pick());
+    const size_t bytes = work_bytes(cache, heads, n, length);
+    const size_t few = work_bytes(cache, heads, mxa_min(n, MXA_KV_SPLIT_QUERIES), length);
+    return bytes == 0 || few == 0 ? 0 : bytes > few ? bytes : few;
 }
 
 static mxa_status check_numbers(const mxa_cache_attend_args *a)
@@ -146,7 +154,7 @@ static mxa_status check_work(const mxa_cache *c, const mxa_cache_attend_args *a)
     int64_t longest = 0;
     for (int64_t b = 0; b < c->opts.batch; b++)
         longest = mxa_max(longest, c->sequences[b].length);
-    const size_t needed = mxa_cache_work_bytes(c, a->q->shape[1], a->q->shape[2], longest);
+    const size_t needed = work_bytes(c, a->q->shape[1], a->q->shape[2], longest);
     if (needed == 0 && a->q->shape[2] > 0)
         return mxa_fail(MXA_ERR_SHAPE, "q: the workspace of %lld queries does not fit 63 bits of bytes",
                         (long long)a->q->shape[2]);

@@ -588,7 +588,10 @@ typedef struct mxa_cache_attend_args {
     size_t work_bytes;
 } mxa_cache_attend_args;
 
-/* n and lengths are upper bounds of what an attend will have. 64-byte aligned; 0 if the sizes do not fit. */
+/*
+ * Bytes of workspace for attends of at most n queries of each sequence to at most length tokens, 64-byte
+ * aligned; 0 if the sizes do not fit.
+ */
 MXA_API size_t mxa_cache_work_bytes(const mxa_cache *cache, int64_t heads, int64_t n, int64_t length);
 
 /*

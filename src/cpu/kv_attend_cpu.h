@@ -14,6 +14,9 @@
 
 enum { MXA_KV_ROWS = 64, MXA_KV_SEGMENT_TILES = 16, MXA_KV_CHANNELS = 16 };
 
+/* Up to this many queries of a sequence, segments are shared over threads, and each has its own sums. */
+enum { MXA_KV_SPLIT_QUERIES = 16 };
+
 /* One copy of the queries; row (b, h, i) is (b * heads + h) * n + i. */
 typedef struct mxa_kv_query {
     const mxa_copy_plan *copy; /* info NULL: no tile reads it */

@@ -55,10 +55,12 @@ void mxa_kv_store(const mxa_kv_view *view, int copy, const mxa_tensor *k, const 
                   const int64_t *counts, int threads)
 {
     const mxa_kv_layout *const l = view->layout;
-    const int64_t batch = k->shape[0], page = l->page_tokens, most = k->shape[2] / page + 2;
-    const int64_t items = batch * l->heads_kv * most;
-#pragma omp parallel for schedule(dynamic)                                                                   \
-    num_threads(mxa_token_threads(threads, k->shape[2] > 1 ? items : 1))
+    const int64_t batch = k->shape[0], page = l->page_tokens;
+    int64_t n = 0;
+    for (int64_t b = 0; b < batch; b++)
+        n = mxa_max(n, counts[b]);
+    const int64_t most = n / page + 2, items = batch * l->heads_kv * most; /* n tokens, in pages */
+#pragma omp parallel for schedule(dynamic) num_threads(mxa_token_threads(threads, n > 1 ? items : 1))
     for (int64_t item = 0; item < items; item++) {
         const int64_t b = item / most / l->heads_kv, h = item / most % l->heads_kv;
         const int64_t length = view->sequences[b].length, first = (length / page + item % most) * page;

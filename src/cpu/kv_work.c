@@ -9,8 +9,7 @@
 #include "cpu/row_items.h"
 #include "format/format.h"
 
-/* Up to this many queries of a sequence, segments are shared over threads. */
-enum { DECODE_QUERIES = 16, ALIGNMENT = 64 };
+enum { ALIGNMENT = 64 };
 
 static int64_t take(mxa_kv_work *l, int64_t n, int64_t size)
 {
@@ -39,7 +38,7 @@ mxa_kv_work mxa_kv_work_plan(const mxa_kv_job *job, const mxa_copy_plan *q, int6
         l.g[c] = take(&l, rows, sizeof(float));
     }
     l.bias = take(&l, rows, sizeof(float));
-    l.segments = job->n <= DECODE_QUERIES ? mxa_kv_segments(length) : 1;
+    l.segments = job->n <= MXA_KV_SPLIT_QUERIES ? mxa_kv_segments(length) : 1;
     l.fits = l.fits && mxa_mul(rows, l.segments, &cells);
     cells = l.fits && l.segments > 1 ? cells : 0;
     l.o = take(&l, cells, job->channels * (int64_t)sizeof(float));

@@ -198,6 +198,42 @@ static void test_attend(void **state)
     mxa_cache_free(c);
 }
 
+/* A workspace for many queries does for any fewer, though their keys' segments have sums of their own. */
+static void test_workspace(void **state)
+{
+    (void)state;
+    mxa_cache *const c = cache_new("dma4");
+    cache_fill(c, 2100, 1);
+    cache_call call;
+    const size_t bytes = mxa_cache_work_bytes(c, CACHE_HEADS, 17, 2100);
+    for (int64_t n = 17; n >= 15; n--) {
+        cache_call_init(&call, c, n, 3);
+        assert_true(call.args.work_bytes <= bytes);
+        call.args.work = api_bytes(bytes);
+        call.args.work_bytes = bytes;
+        api_ok(mxa_cache_attend(c, &call.args));
+    }
+    mxa_cache_free(c);
+}
+
+/* Rows that no sequence takes cost nothing, however many there are. */
+static void test_rows_not_taken(void **state)
+{
+    (void)state;
+    mxa_cache *const c = cache_new("dma4");
+    mxa_tensor rows = api_tensor(MXA_DTYPE_BF16, CACHE_BATCH, CACHE_HEADS_KV, 1, CACHE_DIM);
+    api_set_normal(&rows, 1);
+    rows.shape[2] = (int64_t)1 << 48;
+    rows.stride[0] = rows.stride[1] = rows.stride[2] = 0;
+    static const int64_t counts[CACHE_BATCH] = { 0, 3 };
+    api_ok(mxa_cache_append(c, &rows, &rows, counts));
+    int64_t lengths[CACHE_BATCH];
+    api_ok(mxa_cache_lengths(c, lengths));
+    assert_int_equal(lengths[0], 0);
+    assert_int_equal(lengths[1], 3);
+    mxa_cache_free(c);
+}
+
 static void test_gone(void **state)
 {
     (void)state;
@@ -271,8 +307,9 @@ static void test_tables(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_opts),   API_TEST(test_recipes), API_TEST(test_append), API_TEST(test_capacity),
-        API_TEST(test_attend), API_TEST(test_gone),    API_TEST(test_tables),
+        API_TEST(test_opts),           API_TEST(test_recipes), API_TEST(test_append),
+        API_TEST(test_capacity),       API_TEST(test_attend),  API_TEST(test_workspace),
+        API_TEST(test_rows_not_taken), API_TEST(test_gone),    API_TEST(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
