@@ -12,7 +12,8 @@ unset MXATTN_LIB PYTHONPATH
 export PIP_DISABLE_PIP_VERSION_CHECK=1
 
 python3 -m venv "$work/venv"
-"$work/venv/bin/pip" wheel --quiet --no-deps -w "$work" -C build-dir="$build" -C cmake.define.MXA_CUDA=OFF "$tree"
+"$work/venv/bin/pip" wheel --quiet --no-deps -w "$work" -C build-dir="$build" -C cmake.define.MXA_CUDA=OFF \
+    "$tree"
 wheel=$(basename "$work"/*.whl)
 echo "-- $wheel"
 case $wheel in
@@ -34,7 +35,7 @@ from importlib.metadata import files, version
 
 import mxattn
 
-names = sorted(str(f) for f in files("mxattn") if str(f).startswith("mxattn/") and "__pycache__" not in str(f))
+names = sorted(str(f) for f in files("mxattn") if f.parts[0] == "mxattn" and "__pycache__" not in f.parts)
 print(*names)
 assert version("mxattn") == mxattn.__version__
 assert {"mxattn/libmxattn.so", "mxattn/py.typed", "mxattn/__init__.py"} <= set(names)
