@@ -644,7 +644,7 @@ MXA_API void *mxa_cache_page(const mxa_cache *cache, int kind, int32_t page);
 /*
  * One safetensors file, complete or not there at all: it is written beside path and renamed. Loading checks
  * the checksum and every size; opts NULL: as saved, pages allocated as needed; else shapes, recipe, rewind
- * and page_tokens must be those of the file. A given mean is in the file.
+ * and page_tokens must be those of the file. A given mean is in the file: opts.mean is the same or NULL.
  * MXA_ERR_FILE the system's reason, or what in the file is not as it was written.
  */
 MXA_API mxa_status mxa_cache_save(const mxa_cache *cache, const char *path);

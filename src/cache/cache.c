@@ -163,7 +163,7 @@ static mxa_status check_tile(const mxa_cache *c, int64_t b, const mxa_tile_map *
         MXA_ERR_ARG,
         "counts[%lld]: the query at position %lld reads token %lld in %s precision, whose page was %s",
         (long long)b, (long long)query, (long long)missing, copy == MXA_HIGH ? "high" : "low",
-        copy == MXA_HIGH ? "given back by a later append" : "removed");
+        s->table[MXA_LOW][missing / c->layout.page_tokens] < 0 ? "removed" : "given back by a later append");
 }
 
 mxa_status mxa_cache_check_visible(const mxa_cache *c, int64_t b, const mxa_tile_map *map)

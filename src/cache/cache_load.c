@@ -18,7 +18,10 @@ typedef struct reader {
     mxa_cache_numbers numbers;
     mxa_cache_saved *saved;
     uint64_t checksum;
+    const float *mean; /* that the caller expects, or NULL */
 } reader;
+
+static const float some_mean; /* says that there is one; its values follow the header */
 
 static mxa_status bad_file(const reader *r, const char *what)
 {
@@ -58,10 +61,9 @@ static mxa_status check_header(reader *r)
 {
     if (!mxa_cache_read_numbers(r->header, &r->numbers))
         return bad_file(r, "is not a cache of this version, or its header was altered");
-    float zero_mean = 0; /* that there is one; its values follow the header */
     mxa_cache described;
     mxa_cache_opts opts = r->numbers.opts;
-    opts.mean = r->numbers.recipe.smooth_k == MXA_SMOOTH_GIVEN ? &zero_mean : NULL;
+    opts.mean = r->numbers.recipe.smooth_k == MXA_SMOOTH_GIVEN ? &some_mean : NULL;
     const mxa_status status = mxa_cache_describe_opts(&opts, &described);
     if (status != MXA_OK)
         return bad_file(r, "holds numbers that no cache has");
@@ -99,7 +101,12 @@ static mxa_status check_opts(const mxa_cache_opts *o, const reader *r)
 {
     const mxa_cache_opts *const f = &r->numbers.opts;
     mxa_cache described;
-    mxa_status status = mxa_cache_describe_opts(o, &described);
+    if (o->size != sizeof *o)
+        return mxa_cache_describe_opts(o, &described); /* says so */
+    mxa_cache_opts complete = *o;
+    if (o->recipe && o->recipe->smooth_k == MXA_SMOOTH_GIVEN && !o->mean)
+        complete.mean = &some_mean;
+    mxa_status status = mxa_cache_describe_opts(&complete, &described);
     const int64_t wanted[6] = {
         o->batch, o->heads_kv, o->head_dim, o->head_dim_v, o->page_tokens, o->rewind
     };
@@ -189,6 +196,8 @@ static mxa_status read_data(reader *r, mxa_cache *c)
         status = read_sequence(r, c, b);
     if (status == MXA_OK && r->checksum != r->numbers.checksum)
         status = bad_file(r, "was altered: its checksum is another");
+    if (status == MXA_OK && r->mean && memcmp(r->mean, c->sequences[0].mean, mean_bytes) != 0)
+        status = mxa_fail(MXA_ERR_ARG, "mean: is not that of \"%.200s\"", r->path);
     for (int64_t b = 0; b < c->opts.batch && status == MXA_OK; b++)
         if (c->sequences[b].length >= MXA_TILE)
             mxa_cache_set_mean(c, b);
@@ -209,6 +218,7 @@ static mxa_status load(reader *r, const mxa_cache_opts *opts, mxa_cache **cache)
     float *const mean = given ? calloc((size_t)(own.heads_kv * own.head_dim), sizeof *mean) : NULL;
     if (given && !mean)
         return no_memory(r);
+    r->mean = opts ? opts->mean : NULL;
     own.mean = mean;
     mxa_cache *made = NULL;
     status = mxa_cache_create(&own, &made);

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "cache/cache_file.h"
 #include "core/status.h"
 
-enum { OWNER_WRITES_ALL_READ = 0644 };
+/* Less what the process masks; names tried beside a path; characters that they add to it. */
+enum { ALL_READ_AND_WRITE = 0666, MOST_NAMES = 1000, NAME_CHARACTERS = 32 };
 
 /* Where bytes go: into the checksum, and into a file if there is one. */
 typedef struct sink {
@@ -125,19 +127,33 @@ static bool write_file(FILE *file, const mxa_cache *c, const char *header, size_
     return !s.failed && fflush(file) == 0 && fsync(fileno(file)) == 0;
 }
 
-/* temporary [strlen(path) + suffix] is written, then renamed to path. */
+/* A new file whose name is put into temporary [strlen(path) + NAME_CHARACTERS]; below 0 there is none. */
+static int create_beside(const char *path, char *temporary)
+{
+    int fd = -1;
+    errno = EEXIST;
+    for (int i = 0; i < MOST_NAMES && fd < 0 && errno == EEXIST; i++) {
+        snprintf(temporary, strlen(path) + NAME_CHARACTERS, "%s.%lld-%d", path, (long long)getpid(), i);
+        fd = open(temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, ALL_READ_AND_WRITE);
+    }
+    return fd;
+}
+
+/* A temporary file is written, then renamed to path. */
 static mxa_status write_beside(const mxa_cache *c, const char *header, size_t header_bytes, const char *path,
                                char *temporary)
 {
-    const int fd = mkstemp(temporary);
+    const int fd = create_beside(path, temporary);
     FILE *const file = fd >= 0 ? fdopen(fd, "wb") : NULL;
     if (!file) {
         const mxa_status status = mxa_fail(MXA_ERR_FILE, "path: \"%.200s\" cannot be created: %m", temporary);
-        if (fd >= 0)
+        if (fd >= 0) {
             close(fd);
+            unlink(temporary);
+        }
         return status;
     }
-    bool written = fchmod(fd, OWNER_WRITES_ALL_READ) == 0 && write_file(file, c, header, header_bytes);
+    const bool written = write_file(file, c, header, header_bytes);
     mxa_status status = MXA_OK;
     if (!written)
         status = mxa_fail(MXA_ERR_FILE, "path: \"%.200s\" cannot be written: %m", temporary);
@@ -152,17 +168,13 @@ static mxa_status write_beside(const mxa_cache *c, const char *header, size_t he
 
 mxa_status mxa_cache_save(const mxa_cache *c, const char *path)
 {
-    static const char suffix[] = ".XX"
-                                 "XXXX";
     if (!c || !path)
         return mxa_fail(MXA_ERR_ARG, "%s: is NULL", c ? "path" : "cache");
     mxa_cache_saved *const saved = calloc((size_t)c->opts.batch, sizeof *saved);
-    char *const temporary = malloc(strlen(path) + sizeof suffix), *header = NULL;
+    char *const temporary = malloc(strlen(path) + NAME_CHARACTERS), *header = NULL;
     size_t header_bytes = 0;
     if (saved && temporary) {
         count_pages(c, saved);
-        memcpy(temporary, path, strlen(path));
-        memcpy(temporary + strlen(path), suffix, sizeof suffix);
         header = checked_header(c, saved, &header_bytes);
     }
     const mxa_status status = header ? write_beside(c, header, header_bytes, path, temporary)

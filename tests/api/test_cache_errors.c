@@ -255,6 +255,8 @@ static void test_gone(void **state)
     api_refused(mxa_cache_attend(c, &call.args), MXA_ERR_ARG, "counts", "removed");
     call.args.window_left = 300;
     api_ok(mxa_cache_attend(c, &call.args));
+    api_ok(mxa_cache_remove(c, 1, 16, 2)); /* of the near window */
+    api_refused(mxa_cache_attend(c, &call.args), MXA_ERR_ARG, "counts", "removed");
     api_refused(mxa_cache_fork(c, 0, 5), MXA_ERR_ARG, "to", "5");
     api_refused(mxa_cache_fork(c, -1, 0), MXA_ERR_ARG, "from", "-1");
     static const int64_t from[CACHE_BATCH] = { 0, 2 };

@@ -41,8 +41,18 @@ def test_is_safetensors(saved):
     _, _, pages = pair.cache.table(0)
     for stored, number in zip(low[:-1], pages[0]):
         np.testing.assert_array_equal(stored, pair.cache.page(0, number, low.shape[1]))
-    assert stat.S_IMODE(os.stat(path).st_mode) == 0o644
     assert [p.name for p in path.parent.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077])
+def test_permissions(saved, mask):
+    pair, path = saved
+    before = os.umask(mask)
+    try:
+        pair.cache.save(path)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o666 & ~mask
 
 
 def test_cut_and_altered(saved):
@@ -108,6 +118,10 @@ def test_given_mean(tmp_path):
     o, lse = cache.attend(q, 32)
     again = mxa_cache.Cache(load=tmp_path / "a").attend(q, 32)
     np.testing.assert_array_equal(o, again[0])
+    args = (1, 1, 32, text)
+    for same in (None, mean):
+        mxa_cache.Cache(*args, load=tmp_path / "a", mean=same)
+    refused(tmp_path / "a", "mean", args=args, status="ERR_ARG", mean=mean + 1)
     assert abs(lse[0, 0, 0] - (np.log(300) + 3.2 * 32**-0.5)) < 2e-2
 
 
