@@ -31,17 +31,30 @@ typedef struct need {
     int64_t pages[MXA_COPIES];
 } need;
 
-/* Pages that n tokens more of a sequence take, less those that they give back. */
-static void count_need(const mxa_cache *c, const mxa_cache_sequence *s, int64_t n, need *total)
+/* Users of the page that sequence b goes on in, once the sequences before it have copies of their own. */
+static int64_t users_left(const mxa_cache *c, const int64_t *counts, int64_t b, int copy, int32_t page)
 {
-    const int64_t first = s->length / c->layout.page_tokens, end = mxa_cache_pages_of(c, s->length + n);
+    int64_t users = c->pool[copy].users[page];
+    for (int64_t i = 0; i < b && users > 1; i++) {
+        const mxa_cache_sequence *const s = &c->sequences[i];
+        if (counts[i] > 0 && s->length % c->layout.page_tokens != 0)
+            users -= s->table[copy][s->length / c->layout.page_tokens] == page;
+    }
+    return users;
+}
+
+/* Pages that the new tokens of sequence b take, less those that they give back. */
+static void count_need(const mxa_cache *c, const int64_t *counts, int64_t b, need *total)
+{
+    const mxa_cache_sequence *const s = &c->sequences[b];
+    const int64_t n = counts[b], first = s->length / c->layout.page_tokens,
+                  end = mxa_cache_pages_of(c, s->length + n);
     const int64_t had = mxa_cache_pages_of(c, s->length), high_first = next_high_first(c, s);
     for (int copy = 0; copy < MXA_COPIES; copy++) {
-        const mxa_page_pool *const pool = &c->pool[copy];
         for (int64_t p = first; p < end; p++) {
             const int32_t page = p < had ? s->table[copy][p] : -1;
             const bool wanted = copy == MXA_LOW || holds_high(c, p, high_first);
-            total->pages[copy] += wanted && (page < 0 || pool->users[page] > 1);
+            total->pages[copy] += wanted && (page < 0 || users_left(c, counts, b, copy, page) > 1);
         }
     }
     for (int64_t p = first_near_page(c, s); p < first; p++) {
@@ -112,7 +125,7 @@ mxa_status mxa_cache_make_room(mxa_cache *c, const int64_t *counts)
         mxa_cache_sequence *const s = &c->sequences[b];
         status = mxa_cache_grow_tables(s, mxa_cache_pages_of(c, s->length + counts[b]));
         if (status == MXA_OK && counts[b] > 0)
-            count_need(c, s, counts[b], &total);
+            count_need(c, counts, b, &total);
     }
     for (int copy = 0; copy < MXA_COPIES && status == MXA_OK; copy++)
         status = mxa_pool_reserve(&c->pool[copy], total.pages[copy]);

@@ -150,6 +150,25 @@ static void test_capacity(void **state)
     mxa_cache_free(c);
 }
 
+/* The last of those that go on in a shared page takes it over: pages that do for each alone do for forks. */
+static void test_forks_fill_the_pages(void **state)
+{
+    (void)state;
+    mxa_cache_opts o = cache_opts("dma4");
+    o.pages[MXA_PAGE_LOW] = o.pages[MXA_PAGE_HIGH] = CACHE_BATCH;
+    mxa_cache *c;
+    api_ok(mxa_cache_create(&o, &c));
+    cache_fill(c, CACHE_PAGE / 2, 1);
+    api_ok(mxa_cache_fork(c, 0, 1));
+    cache_fill(c, CACHE_PAGE / 2, 2);
+    mxa_cache_table first, second;
+    api_ok(mxa_cache_get_table(c, 0, &first));
+    api_ok(mxa_cache_get_table(c, 1, &second));
+    for (int kind = 0; kind < MXA_PAGE_KINDS; kind++)
+        assert_int_not_equal(first.pages[kind][0], second.pages[kind][0]);
+    mxa_cache_free(c);
+}
+
 static void test_attend(void **state)
 {
     (void)state;
@@ -311,7 +330,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         API_TEST(test_opts),           API_TEST(test_recipes), API_TEST(test_append),
         API_TEST(test_capacity),       API_TEST(test_attend),  API_TEST(test_workspace),
-        API_TEST(test_rows_not_taken), API_TEST(test_gone),    API_TEST(test_tables),
+        API_TEST(test_rows_not_taken), API_TEST(test_gone),    API_TEST(test_forks_fill_the_pages),
+        API_TEST(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
