@@ -143,11 +143,10 @@ static mxa_status queue(const mxa_plan *plan, const mxa_attention_args *args, cu
 mxa_status mxa_cuda_attention(const mxa_plan *plan, const mxa_attention_args *args)
 {
     const mxa_cuda_plan *const cuda = plan->backend;
-    mxa_status status = check_memory(plan, args, cuda->device.index);
-    if (status != MXA_OK)
-        return status;
     mxa_cuda_scope scope;
-    status = mxa_cuda_enter(cuda->device.index, &scope);
+    mxa_status status = mxa_cuda_enter(cuda->device.index, &scope);
+    if (status == MXA_OK)
+        status = check_memory(plan, args, cuda->device.index);
     if (status == MXA_OK)
         status = queue_empty(plan, args, args->stream);
     if (status == MXA_OK && plan->q_rows > 0 && plan->k_rows > 0)

@@ -83,7 +83,10 @@ static mxa_status no_memory(int64_t bytes)
     return mxa_fail(MXA_ERR_MEMORY, "plan: no memory for %lld bytes of tables", (long long)bytes);
 }
 
-/* One piece of device memory: sequences, tiles, the entries' tables. */
+/*
+ * One piece of device memory: sequences, tiles, the entries' tables. A copy from pageable memory may return
+ * before it has arrived, and streams that are not blocking would not wait for it.
+ */
 static mxa_status upload(const mxa_plan *plan, mxa_cuda_plan *cuda)
 {
     const int64_t sequences = plan->n_sequences * (int64_t)sizeof *plan->sequences;
@@ -113,6 +116,8 @@ static mxa_status upload(const mxa_plan *plan, mxa_cuda_plan *cuda)
         status = mxa_cuda_check(cudaMemcpy(device, host, (size_t)total, cudaMemcpyHostToDevice),
                                 "plan: cudaMemcpy of tables");
     }
+    if (status == MXA_OK)
+        status = mxa_cuda_check(cudaStreamSynchronize(NULL), "plan: cudaStreamSynchronize");
     free(host);
     return status;
 }

@@ -145,7 +145,10 @@ static mxa_status quantize_rows(const mxa_cuda_rows *rows, mxa_nonfinite policy,
 static mxa_status quantize(int device, const mxa_tensor *x, mxa_nonfinite policy, int n,
                            const mxa_copy *copies, int64_t *n_bad, void *stream)
 {
-    mxa_status status = mxa_cuda_check_memory("x", x->data, device);
+    mxa_cuda_scope scope;
+    mxa_status status = mxa_cuda_enter(device, &scope);
+    if (status == MXA_OK)
+        status = mxa_cuda_check_memory("x", x->data, device);
     if (status == MXA_OK)
         status = mxa_cuda_check_memory("n_bad", n_bad, device);
     mxa_cuda_copy made[MXA_COPIES];
@@ -155,11 +158,7 @@ static mxa_status quantize(int device, const mxa_tensor *x, mxa_nonfinite policy
         made[c] = (mxa_cuda_copy){ copies[c], MXA_CUDA_CODES, row_bytes, copies[c].level };
         status = check_copy(&copies[c], device);
     }
-    if (status != MXA_OK)
-        return status;
     const mxa_cuda_rows rows = whole_tensor(x);
-    mxa_cuda_scope scope;
-    status = mxa_cuda_enter(device, &scope);
     if (status == MXA_OK)
         status = quantize_rows(&rows, policy, n, made, n_bad, stream);
     mxa_cuda_leave(&scope);
@@ -168,13 +167,12 @@ static mxa_status quantize(int device, const mxa_tensor *x, mxa_nonfinite policy
 
 static mxa_status dequantize(int device, const mxa_copy *copy, const mxa_tensor *out, void *stream)
 {
-    mxa_status status = mxa_cuda_check_memory("out", out->data, device);
+    mxa_cuda_scope scope;
+    mxa_status status = mxa_cuda_enter(device, &scope);
+    if (status == MXA_OK)
+        status = mxa_cuda_check_memory("out", out->data, device);
     if (status == MXA_OK)
         status = check_copy(copy, device);
-    if (status != MXA_OK)
-        return status;
-    mxa_cuda_scope scope;
-    status = mxa_cuda_enter(device, &scope);
     if (status == MXA_OK)
         status = mxa_cuda_dequantize(copy, out, stream);
     mxa_cuda_leave(&scope);
@@ -183,14 +181,13 @@ static mxa_status dequantize(int device, const mxa_copy *copy, const mxa_tensor 
 
 static mxa_status channel_mean(int device, const mxa_tensor *x, int64_t n_tokens, float *mean, void *stream)
 {
-    mxa_status status = mxa_cuda_check_memory("x", x->data, device);
-    if (status == MXA_OK)
-        status = mxa_cuda_check_memory("mean", mean, device);
-    if (status != MXA_OK)
-        return status;
     const mxa_cuda_rows rows = whole_tensor(x);
     mxa_cuda_scope scope;
-    status = mxa_cuda_enter(device, &scope);
+    mxa_status status = mxa_cuda_enter(device, &scope);
+    if (status == MXA_OK)
+        status = mxa_cuda_check_memory("x", x->data, device);
+    if (status == MXA_OK)
+        status = mxa_cuda_check_memory("mean", mean, device);
     if (status == MXA_OK)
         status = mxa_cuda_channel_mean(&rows, n_tokens, mean, stream);
     mxa_cuda_leave(&scope);

@@ -53,7 +53,10 @@ typedef struct mxa_cuda_scope {
 mxa_status mxa_cuda_enter(int index, mxa_cuda_scope *scope);
 void mxa_cuda_leave(const mxa_cuda_scope *scope);
 
-/* MXA_ERR_ARG unless memory is the device's. NULL is for others to judge. */
+/*
+ * MXA_ERR_ARG unless memory is the device's. NULL is for others to judge. The device is current: the question
+ * makes a context where there is none, on whatever device that is.
+ */
 mxa_status mxa_cuda_check_memory(const char *name, const void *memory, int index);
 
 #ifdef __cplusplus

@@ -129,8 +129,11 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, 
     return cudaSuccess;
 }
 
+/* As in CUDA, it makes a context where there is none. */
 cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, const void *memory)
 {
+    fake.context = fake_context(current_device());
+    fake.used |= 1u << current_device();
     *attributes = (struct cudaPointerAttributes){ .type = cudaMemoryTypeUnregistered };
     for (int i = 0; i < MOST; i++)
         if (pieces[i].memory && (const char *)memory >= pieces[i].memory &&
@@ -167,8 +170,15 @@ cudaError_t cudaFree(void *memory)
 
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind)
 {
-    (void)kind;
     fake.waits++;
+    fake.copies_under_way += kind == cudaMemcpyHostToDevice;
     memcpy(to, from, bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    fake.waits++;
+    fake.copies_under_way = stream ? fake.copies_under_way : 0;
     return cudaSuccess;
 }

@@ -16,6 +16,8 @@ typedef struct fake_cuda {
     CUcontext context;       /* the current one: device + 1, NULL for none */
     int live;                /* pieces of device memory */
     int alloc_calls, waits;  /* calls that allocate or free, and that wait for the device */
+    int copies_under_way;    /* from pageable memory, until the default stream is waited for */
+    unsigned used;           /* devices that got a context by a question, a bit each */
     cudaError_t last;        /* what the next cudaGetLastError returns */
 } fake_cuda;
 

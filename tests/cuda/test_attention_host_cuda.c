@@ -213,6 +213,7 @@ static void open_call(call *c, const char *recipe, mxa_problem p)
 {
     *c = (call){ .plan = NULL };
     assert_int_equal(build(recipe, p, &c->plan), MXA_OK);
+    assert_int_equal(fake.copies_under_way, 0); /* the call's stream may be one that does not wait */
     const int64_t batch = p.cu_seqlens_q ? 1 : p.batch;
     c->q = device_tensor(p.q_dtype, batch, p.heads, p.q_len);
     c->k = device_tensor(p.k_dtype, batch, p.heads_kv, p.kv_len);
@@ -388,6 +389,7 @@ static void test_memory(void **state)
                  "is host memory, memory of cuda:1 is needed");
     assert_string_equal(queued, "");
     assert_null(fake.context);
+    assert_int_equal(fake.used, 1 << 1); /* cuda:1 alone got a context */
     close_call(&c);
 }
 
