@@ -265,6 +265,8 @@ static mxa_status quantize_cuda(const mxa_tensor *x, const request *first, int n
 static mxa_status quantize(const mxa_tensor *x, const request *first, int n, const mxa_copy *copies,
                            int64_t *n_bad)
 {
+    if ((uintptr_t)n_bad % _Alignof(int64_t) != 0)
+        return mxa_fail(MXA_ERR_ALIGN, "n_bad: %p is not aligned to its 8-byte elements", (void *)n_bad);
     if (on_cuda(first))
         return quantize_cuda(x, first, n, copies, n_bad);
     const size_t bytes = mxa_quantize_scratch_bytes(x->shape, copies[0].axis, first->threads);

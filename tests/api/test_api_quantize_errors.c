@@ -207,6 +207,9 @@ static void test_strides_and_alignment(void **state)
     const api_packed buffers = out;
     out.data.g = (float *)((char *)out.data.g + 1);
     api_refused(mxa_quantize(&x, format, &opts, &out.data, &n_bad), MXA_ERR_ALIGN, "g", NULL);
+    out = buffers;
+    int64_t *const odd = (int64_t *)((char *)&n_bad + 1);
+    api_refused(mxa_quantize(&x, format, &opts, &out.data, odd), MXA_ERR_ALIGN, "n_bad", NULL);
     api_packed_untouched(&buffers);
 }
 
