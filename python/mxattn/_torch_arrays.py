@@ -56,7 +56,7 @@ class TorchArrays:
 
     @staticmethod
     def like(x: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
-        return torch.empty(shape, dtype=x.dtype)
+        return x.new_empty(shape)
 
     @staticmethod
     def empty(shape: tuple[int, ...], code: int) -> torch.Tensor:
