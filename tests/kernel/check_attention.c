@@ -84,6 +84,32 @@ static void check_lengths(const mxa_attention_impl *impl)
         }
 }
 
+static void multiply(const mxa_tensor *x, float factor)
+{
+    for (int64_t h = 0; h < x->shape[1]; h++)
+        for (int64_t i = 0; i < x->shape[2]; i++)
+            for (int64_t d = 0; d < x->shape[3]; d++)
+                tensor_set(x, 0, h, i, d, factor * tensor_get(x, 0, h, i, d));
+}
+
+/* Logits whose last bit is more than 2^x holds, and products next to the smallest and the largest numbers. */
+static void check_extremes(const mxa_attention_impl *impl)
+{
+    enum { LENGTH = 300, HEADS = 4, HEADS_KV = 1, DIM = 64, RECIPES = 4, SIZES = 4 };
+    static const char *const recipes[RECIPES] = { "dma8", "dma4", "bf16", "mxfp8" };
+    static const float sizes[SIZES] = { 0x1p10f, 0x1p-60f, 0x1p-20f, 0x1p58f };
+    static const float scales[SIZES] = { 0x1p40f, 0x1p120f, 0x1p42f, 0x1p-116f };
+    for (int n; check_each(&n, RECIPES * SIZES);) {
+        attention_problem a;
+        attention_problem_prefill(&a, recipes[n % RECIPES], HEADS, HEADS_KV, LENGTH, DIM);
+        multiply(&a.q, sizes[(n - 1) / RECIPES]);
+        multiply(&a.k, sizes[(n - 1) / RECIPES]);
+        a.p.softmax_scale = scales[(n - 1) / RECIPES];
+        const attention_result got = attention_run(&a, impl, 1);
+        check_tolerance(&a, impl, &got);
+    }
+}
+
 /* Causal prefill, 9 query and 3 key/value heads of dim 64. */
 static void bench_entry(const mxa_attention_impl *impl)
 {
@@ -128,4 +154,7 @@ void check_attention(void)
     for (const mxa_attention_impl *impl = mxa_attention_impls; impl[1].name; impl++)
         if (check_entry("lengths", impl->name, "any", impl->needs))
             check_lengths(impl);
+    for (const mxa_attention_impl *impl = mxa_attention_impls; impl[1].name; impl++)
+        if (check_entry("extremes", impl->name, "any", impl->needs))
+            check_extremes(impl);
 }

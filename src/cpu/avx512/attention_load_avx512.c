@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Q, K and V of the AVX-512 attention in the order that its products read them. */
+#include <math.h>
+
 #include "attn/softmax.h"
 #include "cpu/avx512/attention_tile_avx512.h"
 #include "cpu/avx512/layout_avx512.h"
@@ -128,6 +130,16 @@ static void load_q_blocks(const mxa_avx512_copy *c, const mxa_rows *q, int64_t i
     }
 }
 
+/*
+ * vdpbf16ps takes sums below 2^-126 for zeros. Factors of Q and K up to 2^40 keep that below 2^-37 of a logit;
+ * rows and keys with larger ones go to the reference.
+ */
+static float checked_factor(const mxa_avx512_copy *c, float factor)
+{
+    const float limit = 0x1p40f;
+    return c->kind != MXA_AVX512_BF16 || fabsf(factor) <= limit ? factor : mxa_f32_from_bits(MXA_F32_NAN);
+}
+
 /* Head h + n of the item. */
 static void load_q_head(mxa_avx512_work *w, int copy, int64_t n)
 {
@@ -140,7 +152,8 @@ static void load_q_head(mxa_avx512_work *w, int copy, int64_t n)
     for (int64_t i = 0; i < item->head_rows; i++) {
         const int64_t row = n * item->head_rows + i, at = item->rows.first + i;
         const bool good = load_row(c, &q, at, (char *)c->q + row * MXA_AVX512_STRIDE * c->element);
-        c->factor[row] = good ? scale * mxa_rows_factor(&q, at) : mxa_f32_from_bits(MXA_F32_NAN);
+        const float factor = checked_factor(c, scale * mxa_rows_factor(&q, at));
+        c->factor[row] = good ? factor : mxa_f32_from_bits(MXA_F32_NAN);
         c->bias[row] = (float)((double)mxa_job_bias(item->job, copy, item->s, item->h + n, at) * unit);
         if (c->element == sizeof(int8_t))
             load_q_blocks(c, &q, at, row);
@@ -174,7 +187,8 @@ void mxa_avx512_load_k(mxa_avx512_work *w, const mxa_key_tile *t)
     for (int64_t j = first; j < end; j++) {
         const bool seen = j >= t->begin && j < t->end;
         const bool good = seen && load_row(c, &k, t->first + j, raw + j * stride);
-        w->g_k[j] = good ? mxa_rows_factor(&k, t->first + j) : seen ? mxa_f32_from_bits(MXA_F32_NAN) : 0.0f;
+        const float g = good ? checked_factor(c, mxa_rows_factor(&k, t->first + j)) : 0.0f;
+        w->g_k[j] = seen && !good ? mxa_f32_from_bits(MXA_F32_NAN) : g;
         if (!seen)
             memset(raw + j * stride, 0, (size_t)stride);
     }

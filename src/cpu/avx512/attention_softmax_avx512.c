@@ -88,7 +88,10 @@ MXA_AVX512_INLINE void weigh(bool bf16, float *s, const mxa_avx512_block *b, uin
     _mm512_storeu_ps(row_sums, _mm512_add_ps(sums[0], sums[1]));
 }
 
-/* Set the row's reference to the largest logit; sum, O and logits follow. */
+/*
+ * Set the row's reference to the largest logit; sum, O and logits follow. Where references are so large that
+ * rounding them leaves a logit above the new one by more than weights may be, it counts as that much.
+ */
 static void raise_row(mxa_avx512_work *w, mxa_avx512_block *b, int r, float largest)
 {
     const int64_t row = b->first + r;
@@ -96,8 +99,11 @@ static void raise_row(mxa_avx512_work *w, mxa_avx512_block *b, int r, float larg
     const bool begun = w->item.max[row] != -INFINITY;
     const float base = begun ? w->item.max[row] : 0.0f, raised = base + largest, step = raised - base;
     const __m512 alpha = begun ? mxa_avx512_exp2_fine(_mm512_set1_ps(-step)) : _mm512_setzero_ps();
-    for (int64_t j = b->begin; j < b->end; j += MXA_AVX512_LANES)
-        _mm512_storeu_ps(s + j, _mm512_sub_ps(_mm512_loadu_ps(s + j), _mm512_set1_ps(step)));
+    const __m512 highest = _mm512_set1_ps(raise_above);
+    for (int64_t j = b->begin; j < b->end; j += MXA_AVX512_LANES) {
+        const __m512 logit = _mm512_sub_ps(_mm512_loadu_ps(s + j), _mm512_set1_ps(step));
+        _mm512_storeu_ps(s + j, _mm512_min_ps(highest, logit)); /* which stays if it is NaN */
+    }
     _mm512_storeu_ps(sums, _mm512_mul_ps(_mm512_loadu_ps(sums), alpha));
     b->alpha[r] = _mm512_cvtss_f32(alpha);
     w->item.sum[row] *= b->alpha[r];
