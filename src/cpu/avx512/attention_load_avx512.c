@@ -131,8 +131,8 @@ static void load_q_blocks(const mxa_avx512_copy *c, const mxa_rows *q, int64_t i
 }
 
 /*
- * vdpbf16ps takes sums below 2^-126 for zeros. Factors of Q and K up to 2^40 keep that below 2^-37 of a logit;
- * rows and keys with larger ones go to the reference.
+ * vdpbf16ps takes sums below 2^-126 for zeros. Factors of Q and K up to 2^40 keep that below 2^-37 of a
+ * logit; rows and keys with larger ones go to the reference.
  */
 static float checked_factor(const mxa_avx512_copy *c, float factor)
 {
