@@ -83,10 +83,13 @@ check wheel tests/python_package/wheel_test.sh build/wheel || true
 # Kernels for vector extensions that this machine may lack, emulated by AVX2.
 emulated_build() {
     CC=gcc cmake -S . -B build/emulated -DMXA_BUILD_TESTS=ON -DMXA_BUILD_COMMAND=OFF -DMXA_WERROR=ON \
-        -DMXA_EMULATE_AVX512=ON && cmake --build build/emulated --parallel "$jobs" --target mxa_check
+        -DMXA_EMULATE_AVX512=ON &&
+        cmake --build build/emulated --parallel "$jobs" --target mxa_check test_golden_attention test_attention_edges
 }
 if grep -qw avx2 /proc/cpuinfo && check emulated-build emulated_build; then
     check emulated-kernels build/emulated/mxa_check || true
+    check emulated-vectors ctest --test-dir build/emulated --no-tests=error --output-on-failure \
+        -R '^test_(golden_attention|attention_edges)$' || true
 fi
 # This build's tests see a machine without vector extensions, which the others leave out where it has them.
 if check clang-build build clang clang clang++; then
