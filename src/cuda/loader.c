@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "core/status.h"
 
@@ -41,10 +42,12 @@ static void *open_library(void)
         return library;
     }
     char path[PATH_BYTES];
-    library = path_beside(path) ? dlopen(path, RTLD_NOW | RTLD_LOCAL) : NULL;
-    if (!library)
-        library = dlopen(MXA_CUDA_LIBRARY_NAME, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
+    const bool is_beside = path_beside(path) && access(path, F_OK) == 0;
+    library = dlopen(is_beside ? path : MXA_CUDA_LIBRARY_NAME, RTLD_NOW | RTLD_LOCAL);
+    if (!library && is_beside)
+        snprintf(reason, sizeof reason, "device: %s beside libmxattn.so cannot be loaded: %s",
+                 MXA_CUDA_LIBRARY_NAME, dlerror());
+    else if (!library)
         snprintf(
             reason, sizeof reason,
             "device: CUDA needs %s beside libmxattn.so or in the linker's search path, or named by %s: %s",
