@@ -551,7 +551,10 @@ typedef struct mxa_cache_size {
  */
 MXA_API mxa_status mxa_cache_bytes(const mxa_cache_opts *opts, mxa_cache_size *size);
 
-/* How many tokens each of the batch's sequences can have so that their pages take no more than bytes. */
+/*
+ * How many tokens each of the batch's sequences can have so that their pages take no more than bytes, once
+ * the last of them are appended one by one: an append of many keeps the high rows of them all until the next.
+ */
 MXA_API mxa_status mxa_cache_plan(const mxa_cache_opts *opts, int64_t bytes, int64_t *tokens);
 
 /*
