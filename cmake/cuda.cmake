@@ -49,12 +49,18 @@ function(mxa_cuda_kernels name architectures)
   set_target_properties(${name} PROPERTIES COMPILE_OPTIONS "${MXA_CUDA_OPTIONS}" CUDA_ARCHITECTURES "${architectures}")
 endfunction()
 
-# For every GPU: machine code of sm_80 and sm_90, and what drivers of later ones compile.
-mxa_cuda_kernels(mxattn_cuda_common "80;90-real"
+# For every GPU: machine code of sm_80 and sm_90, and what drivers of later ones compile. That is of compute_90, since
+# the reference, launched early from sm_90 on, awaits the kernel before it by an instruction of sm_90.
+mxa_cuda_kernels(mxattn_cuda_common "80;90"
   src/cuda/fill_rows_cuda.cu
   src/cuda/ref/attention_ref_cuda.cu
-  src/cuda/sm80/attention_sm80.cu
 )
+set(MXA_GENERIC_ARCHITECTURES 80 90)
+if(MXA_NVCC_VERSION VERSION_GREATER_EQUAL 12.8)
+  list(APPEND MXA_GENERIC_ARCHITECTURES 100-real 120-real)
+endif()
+mxa_cuda_kernels(mxattn_cuda_sm80 "${MXA_GENERIC_ARCHITECTURES}" src/cuda/sm80/attention_sm80.cu)
+target_compile_options(mxattn_cuda_sm80 PRIVATE -Xptxas=-v)
 # The bytes of quantisers are specified: every product and sum is rounded for itself. A kernel that spills is an error.
 mxa_cuda_kernels(mxattn_cuda_quantize "80;90-real"
   src/cuda/dequantize_cuda.cu
@@ -75,7 +81,7 @@ mxa_cuda_kernels(mxattn_cuda_sm90 "90a-real"
   src/cuda/sm90/prefill_launch_sm90.cu
 )
 target_compile_options(mxattn_cuda_sm90 PRIVATE -Xptxas=-v)
-set_target_properties(mxattn_cuda_quantize mxattn_cuda_sm90
+set_target_properties(mxattn_cuda_quantize mxattn_cuda_sm80 mxattn_cuda_sm90
                       PROPERTIES CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/ptxas_check.sh)
 add_library(mxattn_cuda MODULE
   src/cuda/attention_call_cuda.c
@@ -86,6 +92,7 @@ add_library(mxattn_cuda MODULE
   src/cuda/impls_cuda.c
   $<TARGET_OBJECTS:mxattn_cuda_common>
   $<TARGET_OBJECTS:mxattn_cuda_quantize>
+  $<TARGET_OBJECTS:mxattn_cuda_sm80>
   $<TARGET_OBJECTS:mxattn_cuda_sm90>
 )
 target_include_directories(mxattn_cuda PRIVATE ${MXA_CUDA_INCLUDES})
