@@ -29,6 +29,7 @@ struct Consumer : Products<T> {
     PrefillSteps steps;              /* of the item in hand; the rest of it is read where it is used */
     int mask_above, mask_below;
     bool fresh = true; /* nothing is in out yet */
+    static constexpr int first_plain = 2;
 
     using Products<T>::Products;
 
@@ -145,8 +146,10 @@ struct Consumer : Products<T> {
 
     /* Masked if need be; then P. */
     template <bool high>
-    __device__ __forceinline__ void edge_softmax(int step, bool first, float sum[2])
+    __device__ __forceinline__ void edge_softmax(int n, float sum[2])
     {
+        const int step = steps.step(n);
+        const bool first = n == 0;
         if (T::capped)
             cap_scores<high>();
         if (step > mask_above || step < mask_below)
@@ -154,7 +157,7 @@ struct Consumer : Products<T> {
         bool fresh_rows[2];
         this->find_fresh(first, fresh_rows);
         if (__any_sync(~0u, fresh_rows[0] || fresh_rows[1]))
-            this->start_rows(high, !T::capped, first, fresh_rows);
+            this->start_rows(high, !T::capped, first, n > first_plain, fresh_rows);
         this->exponentials(high, !T::capped, sum);
     }
 
@@ -177,7 +180,7 @@ struct Consumer : Products<T> {
             release_q(true);
         if (first)
             this->start();
-        edge_softmax<high>(steps.step(n), first, sum);
+        edge_softmax<high>(n, sum);
         this->template release_k<high>(used);
         raise_if_large(sum, first);
         wgmma_wait<0>();
@@ -203,7 +206,7 @@ struct Consumer : Products<T> {
     {
         const bool above = n < steps.end[2];
         const int base = above ? steps.base[2] : steps.base[3], step = base - n;
-        if (n < 2 || step > mask_above)
+        if (n < first_plain || step > mask_above)
             return n;
         return min(above ? steps.end[2] : steps.count() - !T::has_low, base - mask_below + 1);
     }

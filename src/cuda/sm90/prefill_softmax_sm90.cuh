@@ -199,15 +199,19 @@ struct RowBlock {
 
     /*
      * Start fresh rows: m is the maximum over some columns of the step, or 0 where none of these is seen. A
-     * larger logit raises m as in any step.
+     * larger logit raises m as in any step. Both ends of the step are among the columns: a row that has keys
+     * in other steps too sees one of them, so its sum does not vanish. In plain steps, which start no rows,
+     * it may have vanished (after_plain): where m is small enough for that, the row is to be done again.
      */
-    __device__ __forceinline__ void start_rows(bool high, bool linear, bool first, const bool fresh[2])
+    __device__ __forceinline__ void start_rows(bool high, bool linear, bool first, bool after_plain,
+                                               const bool fresh[2])
     {
         constexpr int blocks = T::keys / 8, sampled = 4;
         const Line line = linear ? logit_line(high, false) : Line{ { 1.0f, 1.0f }, {}, {} };
         float most[2] = { -INFINITY, -INFINITY };
 #pragma unroll
-        for (int block = 0; block < blocks; block += blocks / sampled) {
+        for (int n = 0; n < sampled; n++) {
+            const int block = n * (blocks - 1) / (sampled - 1);
             const float2 g = T::key_factors && !high && linear ? factors_of_keys(block) : float2{};
 #pragma unroll
             for (int i = 4 * block; i < 4 * block + 4; i++)
@@ -221,6 +225,8 @@ struct RowBlock {
             row_max[r] = fresh[r] ? m : row_max[r];
             if (first) /* one lane counts the sink */
                 row_sum[r] = lane % 4 == 0 ? exp2_approx(sink - m) : 0.0f;
+            else if (after_plain && fresh[r] && m < T::vanishing_m)
+                row_sum[r] = __int_as_float(MXA_F32_NAN);
         }
     }
 

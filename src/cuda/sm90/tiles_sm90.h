@@ -97,6 +97,9 @@ struct PrefillType {
     /* A row's sum below this is redone: terms may have vanished, in fp16 of P below 2^-24 of m. */
     static constexpr float least_sum = pv == Half::f16 ? 0.5f : 0x1p-80f;
 
+    /* Terms that vanish where m is 0 are below 2^-62 of those of a row whose m is not below this. */
+    static constexpr float vanishing_m = -64.0f;
+
     static constexpr Product high_product = high == Half::f16 ? Product::f16 : Product::bf16;
     static constexpr Product low_product = low == Low::int8        ? Product::s8
                                            : low == Low::e4m3_e5m2 ? Product::e4m3_e5m2
