@@ -58,7 +58,9 @@ def torch_steps(q, k, v, threads):
 
         def by_hand(q=grouped, k=tk, v=tv, dtype=dtype):
             logits = torch.matmul(q, k.transpose(1, 2)).float() * DIM**-0.5
-            return torch.matmul(torch.softmax(logits, -1).to(dtype), v).float().numpy().reshape(1, HEADS, 1, DIM)
+            return (
+                torch.matmul(torch.softmax(logits, -1).to(dtype), v).float().numpy().reshape(1, HEADS, 1, DIM)
+            )
 
         def call(q=tq, k=tk, v=tv):
             attention = torch.nn.functional.scaled_dot_product_attention
@@ -99,7 +101,9 @@ def main():
             times[name].append((time.perf_counter() - start) * 1e3)
     least_bar = min(min(t) for n, t in times.items() if n.startswith("PyTorch"))
     median_bar = min(statistics.median(t) for n, t in times.items() if n.startswith("PyTorch"))
-    print(f"{options.length} tokens, {options.threads} threads; best of PyTorch / it: by medians, by shortest times\n")
+    print(
+        f"{options.length} tokens, {options.threads} threads; best of PyTorch / it: by medians, by shortest times\n"
+    )
     print("| | median ms | shortest ms | by medians | by shortest | bytes a token and KV head | error |")
     print("|---|--:|--:|--:|--:|--:|--:|")
     for name, (_, n_bytes) in steps.items():
