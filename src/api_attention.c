@@ -19,7 +19,7 @@ static mxa_status open_backend(const mxa_problem *problem, const mxa_cuda_backen
 {
     if (problem->device < MXA_DEVICE_AUTO)
         return mxa_fail(MXA_ERR_ARG, "device: %d is not auto, cpu or a CUDA device", (int)problem->device);
-    return on_cuda(problem) ? mxa_cuda_table(cuda) : MXA_OK;
+    return on_cuda(problem) ? mxa_cuda_table(problem->device, cuda) : MXA_OK;
 }
 
 mxa_status mxa_plan_create(const mxa_problem *problem, const mxa_recipe *recipe, mxa_plan **plan)
@@ -61,7 +61,7 @@ size_t mxa_plan_describe(const mxa_plan *plan, char *text, size_t capacity)
     if (!on_cuda(&plan->problem)) {
         mxa_text_put(&out, "device: cpu, %d threads\nrecipe: %s\n", plan->threads, recipe);
         mxa_cpu_describe(plan, &out);
-    } else if (mxa_cuda_table(&cuda) == MXA_OK) {
+    } else if (mxa_cuda_table(plan->problem.device, &cuda) == MXA_OK) {
         mxa_text_put(&out, "device: cuda:%d\nrecipe: %s\n", plan->problem.device - MXA_DEVICE_CUDA_0, recipe);
         cuda->describe(plan, &out);
     }
@@ -179,7 +179,7 @@ mxa_status mxa_attention(const mxa_plan *plan, const mxa_attention_args *args)
     if (!on_cuda(&plan->problem))
         return mxa_cpu_attention(plan, args);
     const mxa_cuda_backend *cuda;
-    status = mxa_cuda_table(&cuda);
+    status = mxa_cuda_table(plan->problem.device, &cuda);
     return status == MXA_OK ? mxa_cuda_result(cuda, cuda->attention(plan, args)) : status;
 }
 

@@ -30,7 +30,8 @@ int mxa_device_count(void)
 {
     const mxa_cuda_backend *cuda;
     int count = 0;
-    if (mxa_cuda_table(&cuda) != MXA_OK || mxa_cuda_result(cuda, cuda->device_count(&count)) != MXA_OK)
+    if (mxa_cuda_table(MXA_DEVICE_AUTO, &cuda) != MXA_OK ||
+        mxa_cuda_result(cuda, cuda->device_count(&count)) != MXA_OK)
         return 0;
     return count;
 }
@@ -40,7 +41,7 @@ static mxa_status open_device(mxa_device device, const mxa_cuda_backend **cuda)
 {
     if (device < MXA_DEVICE_CUDA_0)
         return mxa_fail(MXA_ERR_ARG, "device: %d is not a CUDA device", (int)device);
-    return mxa_cuda_table(cuda);
+    return mxa_cuda_table(device, cuda);
 }
 
 mxa_status mxa_device_query(mxa_device device, mxa_device_info *info)

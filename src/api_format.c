@@ -254,7 +254,7 @@ static mxa_status quantize_cuda(const mxa_tensor *x, const request *first, int n
                                 int64_t *n_bad)
 {
     const mxa_cuda_backend *cuda;
-    const mxa_status status = mxa_cuda_table(&cuda);
+    const mxa_status status = mxa_cuda_table(first->device, &cuda);
     if (status != MXA_OK)
         return status;
     return mxa_cuda_result(cuda,
@@ -342,7 +342,7 @@ mxa_status mxa_quantize_pair(const mxa_tensor *x, mxa_format low, const mxa_quan
 static mxa_status dequantize_cuda(const request *r, const mxa_tensor *out)
 {
     const mxa_cuda_backend *cuda;
-    const mxa_status status = mxa_cuda_table(&cuda);
+    const mxa_status status = mxa_cuda_table(r->device, &cuda);
     if (status != MXA_OK)
         return status;
     return mxa_cuda_result(cuda, cuda->dequantize(r->device, &r->copy, out, r->stream));

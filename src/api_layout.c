@@ -46,7 +46,7 @@ mxa_status mxa_device_channel_mean(mxa_device device, const mxa_tensor *x, int64
     mxa_status status = check_mean(x, n_tokens, mean);
     const mxa_cuda_backend *cuda;
     if (status == MXA_OK)
-        status = mxa_cuda_table(&cuda);
+        status = mxa_cuda_table(device, &cuda);
     if (status != MXA_OK)
         return status;
     return mxa_cuda_result(cuda, cuda->channel_mean(device, x, mean_tokens(x, n_tokens), mean, stream));

@@ -2,6 +2,7 @@
 #include "cuda/device_cuda.h"
 
 #include <pthread.h>
+#include <stdio.h>
 
 mxa_status mxa_cuda_check(cudaError_t error, const char *what)
 {
@@ -70,24 +71,34 @@ static int minor_of(int version)
     return version % 1000 / 10;
 }
 
-mxa_status mxa_cuda_count(int *count)
+/* index: of the device that a sentence names, or ANY_DEVICE. */
+enum { ANY_DEVICE = -1, NAME_BYTES = 32 };
+
+static mxa_status count_devices(int index, int *count)
 {
     int driver = 0, n = 0;
+    char name[NAME_BYTES] = "device";
+    if (index != ANY_DEVICE)
+        snprintf(name, sizeof name, "device: cuda:%d", index);
     if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0)
-        return mxa_fail(MXA_ERR_DEVICE, "device: no NVIDIA driver is installed, one for CUDA %d is needed",
+        return mxa_fail(MXA_ERR_DEVICE, "%s: no NVIDIA driver is installed, one for CUDA %d is needed", name,
                         major_of(CUDART_VERSION));
     const cudaError_t error = cudaGetDeviceCount(&n);
     (void)cudaGetLastError();
     if (error == cudaErrorInsufficientDriver)
         return mxa_fail(
-            MXA_ERR_DEVICE, "device: the NVIDIA driver is one for CUDA %d.%d, one for CUDA %d.%d is needed",
+            MXA_ERR_DEVICE, "%s: the NVIDIA driver is one for CUDA %d.%d, one for CUDA %d.%d is needed", name,
             major_of(driver), minor_of(driver), major_of(CUDART_VERSION), minor_of(CUDART_VERSION));
     if (error == cudaErrorNoDevice || (error == cudaSuccess && n == 0))
-        return mxa_fail(MXA_ERR_DEVICE,
-                        "device: the NVIDIA driver for CUDA %d.%d is there, but it shows no GPU",
-                        major_of(driver), minor_of(driver));
+        return mxa_fail(MXA_ERR_DEVICE, "%s: the NVIDIA driver for CUDA %d.%d is there, but it shows no GPU",
+                        name, major_of(driver), minor_of(driver));
     *count = n;
     return mxa_cuda_check(error, "device: cudaGetDeviceCount");
+}
+
+mxa_status mxa_cuda_count(int *count)
+{
+    return count_devices(ANY_DEVICE, count);
 }
 
 static mxa_status read_attribute(int index, enum cudaDeviceAttr attribute, int *value)
@@ -98,7 +109,7 @@ static mxa_status read_attribute(int index, enum cudaDeviceAttr attribute, int *
 mxa_status mxa_cuda_device_read(int index, mxa_cuda_device *device)
 {
     int count, values[5];
-    mxa_status status = mxa_cuda_count(&count);
+    mxa_status status = count_devices(index, &count);
     if (status == MXA_OK && index >= count)
         return mxa_fail(MXA_ERR_DEVICE, "device: cuda:%d is not there, CUDA shows %d", index, count);
     static const enum cudaDeviceAttr attributes[5] = { cudaDevAttrComputeCapabilityMajor,
@@ -119,9 +130,10 @@ mxa_status mxa_cuda_enter(int index, mxa_cuda_scope *scope)
     scope->known = get_context && set_context && get_context(&scope->before) == CUDA_SUCCESS;
     if (!scope->known) {
         int count;
-        const mxa_status status = mxa_cuda_count(&count);
-        return status != MXA_OK ? status
-                                : mxa_fail(MXA_ERR_DEVICE, "device: the driver does not tell its context");
+        const mxa_status status = count_devices(index, &count);
+        return status != MXA_OK
+                   ? status
+                   : mxa_fail(MXA_ERR_DEVICE, "device: cuda:%d: the driver does not tell its context", index);
     }
     return mxa_cuda_check(cudaSetDevice(index), "device: cudaSetDevice");
 }

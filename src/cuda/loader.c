@@ -37,7 +37,7 @@ static void *open_library(void)
     if (named && *named) {
         library = dlopen(named, RTLD_NOW | RTLD_LOCAL);
         if (!library)
-            snprintf(reason, sizeof reason, "device: %s names \"%.200s\", which cannot be loaded: %s",
+            snprintf(reason, sizeof reason, "%s names \"%.200s\", which cannot be loaded: %s",
                      LIBRARY_VARIABLE, named, dlerror());
         return library;
     }
@@ -45,13 +45,12 @@ static void *open_library(void)
     const bool is_beside = path_beside(path) && access(path, F_OK) == 0;
     library = dlopen(is_beside ? path : MXA_CUDA_LIBRARY_NAME, RTLD_NOW | RTLD_LOCAL);
     if (!library && is_beside)
-        snprintf(reason, sizeof reason, "device: %s beside libmxattn.so cannot be loaded: %s",
-                 MXA_CUDA_LIBRARY_NAME, dlerror());
+        snprintf(reason, sizeof reason, "%s beside libmxattn.so cannot be loaded: %s", MXA_CUDA_LIBRARY_NAME,
+                 dlerror());
     else if (!library)
-        snprintf(
-            reason, sizeof reason,
-            "device: CUDA needs %s beside libmxattn.so or in the linker's search path, or named by %s: %s",
-            MXA_CUDA_LIBRARY_NAME, LIBRARY_VARIABLE, dlerror());
+        snprintf(reason, sizeof reason,
+                 "CUDA needs %s beside libmxattn.so or in the linker's search path, or named by %s: %s",
+                 MXA_CUDA_LIBRARY_NAME, LIBRARY_VARIABLE, dlerror());
     return library;
 }
 
@@ -70,8 +69,7 @@ static void load(void)
     mxa_cuda_backend_fn *entry;
     *(void **)&entry = dlsym(library, MXA_CUDA_ENTRY_NAME);
     if (!entry) {
-        snprintf(reason, sizeof reason,
-                 "device: the CUDA library that was found is not mxattn's: it has no %s",
+        snprintf(reason, sizeof reason, "the CUDA library that was found is not mxattn's: it has no %s",
                  MXA_CUDA_ENTRY_NAME);
         return;
     }
@@ -81,17 +79,19 @@ static void load(void)
         backend = found;
     else
         snprintf(reason, sizeof reason,
-                 "device: %s is of version %d.%d.%d, interface %u, and libmxattn.so of version %d.%d.%d, "
+                 "%s is of version %d.%d.%d, interface %u, and libmxattn.so of version %d.%d.%d, "
                  "interface %u; both must come from one build",
                  MXA_CUDA_LIBRARY_NAME, found->abi.major, found->abi.minor, found->abi.patch,
                  found->abi.number, here.major, here.minor, here.patch, here.number);
 }
 
-mxa_status mxa_cuda_table(const mxa_cuda_backend **table)
+mxa_status mxa_cuda_table(mxa_device device, const mxa_cuda_backend **table)
 {
     pthread_once(&once, load);
+    if (!backend && device < MXA_DEVICE_CUDA_0)
+        return mxa_fail(MXA_ERR_DEVICE, "device: %s", reason);
     if (!backend)
-        return mxa_fail(MXA_ERR_DEVICE, "%s", reason);
+        return mxa_fail(MXA_ERR_DEVICE, "device: cuda:%d: %s", device - MXA_DEVICE_CUDA_0, reason);
     *table = backend;
     return MXA_OK;
 }

@@ -6,10 +6,10 @@
 #include "cuda/backend.h"
 
 /*
- * The backend's table. MXA_ERR_DEVICE with a sentence if the library is not there, cannot be loaded or
- * belongs to another build; the answer is that of the first call.
+ * The backend's table, for a device that the sentence names (MXA_DEVICE_AUTO: none). MXA_ERR_DEVICE if the
+ * library is not there, cannot be loaded or belongs to another build; the answer is that of the first call.
  */
-mxa_status mxa_cuda_table(const mxa_cuda_backend **table);
+mxa_status mxa_cuda_table(mxa_device device, const mxa_cuda_backend **table);
 
 /* What a function of the table returned, with its sentence taken over. */
 mxa_status mxa_cuda_result(const mxa_cuda_backend *table, mxa_status status);

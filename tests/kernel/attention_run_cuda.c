@@ -21,7 +21,7 @@ static size_t arena_used;
 bool cuda_open(void)
 {
     void *memory = NULL;
-    if (mxa_device_count() == 0 || mxa_cuda_table(&backend) != MXA_OK ||
+    if (mxa_device_count() == 0 || mxa_cuda_table(device, &backend) != MXA_OK ||
         mxa_device_alloc(device, ARENA_BYTES, &memory) != MXA_OK)
         return false;
     arena = memory;
