@@ -10,6 +10,8 @@
 /* The longest header that is read: a million sequences take less. */
 #define HEADER_MAX ((int64_t)1 << 30)
 
+enum { READ_BYTES = 1 << 16 };
+
 typedef struct reader {
     FILE *file;
     const char *path;
@@ -17,7 +19,7 @@ typedef struct reader {
     char *header; /* ended by 0 */
     mxa_cache_numbers numbers;
     mxa_cache_saved *saved;
-    uint64_t checksum;
+    uint64_t checksum; /* of the header */
     const float *mean; /* that the caller expects, or NULL */
 } reader;
 
@@ -127,12 +129,27 @@ static mxa_status check_opts(const mxa_cache_opts *o, const reader *r)
                : mxa_fail(MXA_ERR_ARG, "recipe: %.200s is not the file's %.200s", own, saved);
 }
 
+/* All of the data before any memory is taken for it: what lengths say is then what was written. */
+static mxa_status check_data(reader *r)
+{
+    uint8_t block[READ_BYTES];
+    uint64_t sum = r->checksum;
+    for (int64_t left = r->data_bytes; left > 0; left -= READ_BYTES) {
+        const size_t bytes = (size_t)mxa_min(left, READ_BYTES);
+        if (fread(block, 1, bytes, r->file) != bytes)
+            return bad_file(r, "cannot be read");
+        sum = mxa_cache_checksum(sum, block, bytes);
+    }
+    if (sum != r->numbers.checksum)
+        return bad_file(r, "was altered: its checksum is another");
+    return fseek(r->file, MXA_CACHE_FILE_LENGTH_BYTES + r->header_bytes, SEEK_SET) == 0
+               ? MXA_OK
+               : bad_file(r, "cannot be read");
+}
+
 static bool read_bytes(reader *r, void *to, size_t bytes)
 {
-    const bool got = fread(to, 1, bytes, r->file) == bytes;
-    if (got)
-        r->checksum = mxa_cache_checksum(r->checksum, to, bytes);
-    return got;
+    return fread(to, 1, bytes, r->file) == bytes;
 }
 
 /* The pages of one kind of a sequence, whose table has room. */
@@ -163,10 +180,9 @@ static mxa_status read_sequence(reader *r, mxa_cache *c, int64_t b)
 {
     mxa_cache_sequence *const s = &c->sequences[b];
     const mxa_cache_saved *const saved = &r->saved[b];
-    const int64_t pages =
-        saved->length <= MXA_POSITION_MAX ? mxa_cache_pages_of(c, saved->length) : INT64_MAX;
-    if (pages > r->data_bytes) /* removed pages take no bytes, but so many of them are no cache's */
+    if (saved->length > MXA_POSITION_MAX)
         return bad_file(r, "holds lengths that no cache has");
+    const int64_t pages = mxa_cache_pages_of(c, saved->length);
     mxa_status status = mxa_cache_grow_tables(s, mxa_max(pages, 1));
     for (int copy = 0; copy < MXA_COPIES && status == MXA_OK; copy++)
         memset(s->table[copy], 0xFF, (size_t)pages * sizeof *s->table[copy]); /* -1 */
@@ -194,8 +210,6 @@ static mxa_status read_data(reader *r, mxa_cache *c)
     }
     for (int64_t b = 0; b < c->opts.batch && status == MXA_OK; b++)
         status = read_sequence(r, c, b);
-    if (status == MXA_OK && r->checksum != r->numbers.checksum)
-        status = bad_file(r, "was altered: its checksum is another");
     if (status == MXA_OK && r->mean && memcmp(r->mean, c->sequences[0].mean, mean_bytes) != 0)
         status = mxa_fail(MXA_ERR_ARG, "mean: is not that of \"%.200s\"", r->path);
     for (int64_t b = 0; b < c->opts.batch && status == MXA_OK; b++)
@@ -211,6 +225,8 @@ static mxa_status load(reader *r, const mxa_cache_opts *opts, mxa_cache **cache)
         status = check_header(r);
     if (status == MXA_OK && opts)
         status = check_opts(opts, r);
+    if (status == MXA_OK)
+        status = check_data(r);
     if (status != MXA_OK)
         return status;
     mxa_cache_opts own = opts ? *opts : r->numbers.opts;

@@ -48,17 +48,26 @@ static bool grow_arrays(mxa_page_pool *pool, int64_t n)
     pool->users = users ? users : pool->users;
     int32_t *const free_pages = realloc(pool->free, (size_t)capacity * sizeof *free_pages);
     pool->free = free_pages ? free_pages : pool->free;
-    if (!pages || !users || !free_pages)
+    int32_t *const free_at = realloc(pool->free_at, (size_t)capacity * sizeof *free_at);
+    pool->free_at = free_at ? free_at : pool->free_at;
+    if (!pages || !users || !free_pages || !free_at)
         return false;
     pool->capacity = capacity;
     return true;
+}
+
+/* The page becomes entry i of the free ones. */
+static void put_free(mxa_page_pool *pool, int64_t i, int32_t page)
+{
+    pool->free[i] = page;
+    pool->free_at[page] = (int32_t)i;
 }
 
 static void add_page(mxa_page_pool *pool, uint8_t *memory)
 {
     pool->pages[pool->count] = memory;
     pool->users[pool->count] = 0;
-    pool->free[pool->n_free++] = (int32_t)pool->count++;
+    put_free(pool, pool->n_free++, (int32_t)pool->count++);
 }
 
 /* n pages more, all or none. */
@@ -84,7 +93,7 @@ mxa_status mxa_pool_create(mxa_page_pool *pool, int64_t page_bytes, int64_t fixe
     for (int64_t i = 0; i < fixed; i++)
         add_page(pool, base + i * page_bytes);
     for (int64_t i = 0; i < fixed; i++) /* page 0 is taken first */
-        pool->free[i] = (int32_t)(fixed - 1 - i);
+        put_free(pool, i, (int32_t)(fixed - 1 - i));
     return MXA_OK;
 }
 
@@ -96,6 +105,7 @@ void mxa_pool_free(mxa_page_pool *pool)
     free(pool->pages);
     free(pool->users);
     free(pool->free);
+    free(pool->free_at);
     *pool = (mxa_page_pool){ .page_bytes = pool->page_bytes };
 }
 
@@ -124,15 +134,12 @@ int32_t mxa_pool_take(mxa_page_pool *pool)
 
 void mxa_pool_share(mxa_page_pool *pool, int32_t page)
 {
-    int64_t i = 0;
-    while (pool->users[page] == 0 && pool->free[i] != page)
-        i++;
     if (pool->users[page]++ == 0)
-        pool->free[i] = pool->free[--pool->n_free];
+        put_free(pool, pool->free_at[page], pool->free[--pool->n_free]);
 }
 
 void mxa_pool_release(mxa_page_pool *pool, int32_t page)
 {
     if (page >= 0 && --pool->users[page] == 0)
-        pool->free[pool->n_free++] = page;
+        put_free(pool, pool->n_free++, page);
 }

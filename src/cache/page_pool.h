@@ -12,6 +12,7 @@ typedef struct mxa_page_pool {
     uint8_t **pages;         /* [count] */
     int32_t *users;          /* [count] sequences that name it */
     int32_t *free;           /* [n_free] numbers, the next one last */
+    int32_t *free_at;        /* [count] where a free page stands among them */
     int64_t n_free;
     void **slabs; /* [n_slabs] memory of pages that the pool allocated, some pages each */
     int64_t n_slabs;

@@ -125,6 +125,27 @@ def test_given_mean(tmp_path):
     assert abs(lse[0, 0, 0] - (np.log(300) + 3.2 * 32**-0.5)) < 2e-2
 
 
+def test_window_of_a_long_sequence(tmp_path):
+    """Its first 2^31 tokens were removed: the window has the bits that it has at the start, also from a file."""
+    length, page, shift = 1000, 256, 1 << 31
+    text = "low_q=int8,low_k=mxfp4,high=bf16,diag=128,sink=0,rotate,v=int8"
+    x = np.random.default_rng(4).standard_normal((2, 1, 1, length, 32)).astype(np.float32)
+    q = np.ones((1, 1, 1, 32), np.float32)
+    cache = mxa_cache.Cache(1, 1, 32, text, page_tokens=page, pages=(4, 4))
+    cache.append(*x)
+    want = cache.attend(q, 32, left=300)
+    _, high_first, pages = cache.table(0)
+    removed = np.full(shift // page, -1, np.int32)
+    cache.set_table(0, length + shift, high_first + shift, [np.concatenate([removed, p]) for p in pages])
+    cache.remove(0, shift // page, 2)
+    with pytest.raises(mxa.MxaError, match="removed"):
+        cache.attend(q, 32)
+    cache.save(tmp_path / "window")
+    for c in cache, mxa_cache.Cache(load=tmp_path / "window"):
+        for got, expected in zip(c.attend(q, 32, left=300), want):
+            np.testing.assert_array_equal(got, expected)
+
+
 @pytest.mark.parametrize("text, ratio", [("dma4,v=int8", 0.41), ("dma4,v=mxfp4,rotate-v", 0.285)])
 def test_bytes_against_bf16(text, ratio):
     """A layer of 8 heads of 128, 32k tokens, diag 256: the share of two bf16 tensors, and what a plan says."""
