@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Hugging Face Transformers: attn_implementation="mxattn", and a quantised cache for generate().
+
+    import mxattn.transformers
+    model = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="mxattn-dma4")
+
+Importing this module registers "mxattn" (the recipe of attention()) and "mxattn-NAME" for each named recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+try:
+    import torch
+    from transformers import AttentionInterface, AttentionMaskInterface
+except ImportError as error:
+    raise ImportError(
+        "mxattn: mxattn.transformers needs PyTorch and Transformers: pip install mxattn[transformers]"
+    ) from error
+
+from ._attention import attention, recipes, varlen_attention
+from ._plans import parse_recipe
+from ._transformers_mask import Mask, make_mask
+
+REFUSED = {
+    "position_bias": "a bias of positions is no mask that mxattn knows",
+    "output_attentions": "attention weights are never in memory; use attn_implementation='eager' for them",
+}
+
+
+def register(name: str = "mxattn", recipe: str | Sequence[str] = "dma8", threads: int = 0) -> None:
+    """Make attn_implementation=name this recipe, or with a sequence recipe[i] in layer i."""
+    for text in [recipe] if isinstance(recipe, str) else recipe:
+        parse_recipe(text)
+    AttentionInterface.register(name, partial(attend, recipe=recipe, threads=threads))
+    AttentionMaskInterface.register(name, make_mask)
+
+
+def attend(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: Mask | None,
+    *,
+    recipe: str | Sequence[str] = "dma8",
+    threads: int = 0,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    is_causal: bool | None = None,
+    s_aux: torch.Tensor | None = None,
+    **others: Any,
+) -> tuple[torch.Tensor, None]:
+    """A layer's attention as Transformers calls it.
+
+    query [batch, heads, q_len, head_dim]; key, value [batch, heads_kv, kv_len, head_dim]
+    attention_mask   what make_mask returned, or None: causal as the module is, or is_causal
+    s_aux            [heads] sinks
+
+    Returns ([batch, q_len, heads, head_dim], None). ValueError for dropout, attention weights, masks that the
+    library does not have, and what attention() refuses.
+    """
+    if dropout:
+        raise ValueError(f"dropout: {dropout} is not 0; mxattn is for inference, use model.eval()")
+    for name, why in REFUSED.items():
+        if others.get(name) is not None and others[name] is not False:
+            raise ValueError(f"{name}: {why}")
+    if attention_mask is None:
+        attention_mask = module_mask(module, query, key, is_causal, sliding_window)
+    if not isinstance(attention_mask, Mask):
+        raise ValueError(
+            f"attention_mask: a {describe(attention_mask)} is not what mxattn's mask function made; give the "
+            "model a 2-D mask of padding, or none"
+        )
+    options = {
+        "softmax_scale": scaling,
+        "softcap": softcap or 0.0,
+        "sinks": s_aux,
+        "window_size": (attention_mask.left, attention_mask.right),
+        "recipe": recipe if isinstance(recipe, str) else recipe[module.layer_idx],
+        "threads": threads,
+    }
+    batch, heads, q_len, _ = query.shape
+    out = query.new_empty(batch, q_len, heads, value.shape[-1])
+    fill(out, query, key, value, attention_mask, options)
+    return out, None
+
+
+def describe(mask: Any) -> str:
+    return f"tensor of shape {tuple(mask.shape)}" if isinstance(mask, torch.Tensor) else type(mask).__name__
+
+
+def module_mask(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    is_causal: bool | None,
+    sliding_window: int | None,
+) -> Mask:
+    """The mask of a model that asks for none."""
+    causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
+    left = -1 if sliding_window is None else sliding_window - 1
+    return Mask(left, 0 if causal else -1, key.shape[2] - query.shape[2])
+
+
+def fill(
+    out: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: Mask,
+    options: dict[str, Any],
+) -> None:
+    """out [batch, q_len, heads, head_dim]. Rows with padding are calls of their own, which see real keys alone:
+    a row's bits are those that it has without padding and batch mates."""
+    heads_first = out.transpose(1, 2)
+    if mask.offsets is not None:
+        for b, cu in enumerate(mask.offsets):
+            row = query[b], key[b], value[b]
+            varlen_attention(*row, cu, cu, out=heads_first[b], layout="hsd", **options)
+    elif mask.spans is None:
+        attention(query, key, value, out=heads_first, q_offset=mask.q_offset, **options)
+    else:
+        for b, (first, end) in enumerate(mask.spans):
+            one = slice(b, b + 1)
+            real = query[one], key[one, :, first:end], value[one, :, first:end]
+            attention(*real, out=heads_first[one], q_offset=mask.q_offset - first, **options)
+
+
+register()
+for named in recipes():
+    register(f"mxattn-{named}", named)
