@@ -5,16 +5,19 @@ On NumPy arrays and torch tensors in host memory:
 
 attention(), varlen_attention(), merge()   attention, of packed sequences, of parts
 recipes(), tile_map(), explain()           which precision goes where, and which kernel runs
+Cache                                      keys and values, quantised as they come
 quantize(), dequantize(), formats()        MXFP8, MXFP6, MXFP4, MXINT8, NVFP4, FP8, INT8
 
 Importing the package does not import torch. Inference only: there is no backward pass.
 """
 
 from ._attention import TileMap, attention, explain, merge, recipes, tile_map, varlen_attention
+from ._cache import Cache
 from ._formats import Quantized, dequantize, formats, quantize
 from ._version import __version__
 
 __all__ = [
+    "Cache",
     "Quantized",
     "TileMap",
     "__version__",

@@ -22,6 +22,8 @@ RESULTS = {
     "mxa_recipe_name": C.c_char_p,
     "mxa_plan_work_bytes": C.c_size_t,
     "mxa_plan_describe": C.c_size_t,
+    "mxa_cache_work_bytes": C.c_size_t,
+    "mxa_cache_used_bytes": C.c_int64,
 }
 
 

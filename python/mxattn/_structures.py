@@ -7,6 +7,7 @@ DTYPE_F32, DTYPE_F16, DTYPE_BF16 = 0, 1, 2
 DEVICE_CPU = -1
 OFFSET_AUTO = -(2**63)
 TILE = 128
+PAGE_KINDS = 2  # pages of low rows, of high rows
 
 ERR_MEMORY, ERR_DEVICE, ERR_FILE = 11, 12, 13
 
@@ -141,3 +142,30 @@ class AttentionArgs(C.Structure):
 
 class TileRange(C.Structure):
     _fields_ = [("q_first", C.c_int64), ("q_count", C.c_int64), ("k_count", C.c_int64)]
+
+
+class CacheOpts(C.Structure):
+    _fields_ = [
+        ("size", C.c_size_t),
+        *((name, C.c_int64) for name in ("batch", "heads_kv", "head_dim", "head_dim_v", "page_tokens")),
+        ("recipe", C.c_void_p),
+        ("mean", C.c_void_p),
+        ("rewind", C.c_int64),
+        ("pages", C.c_int64 * PAGE_KINDS),
+        ("memory", C.c_void_p * PAGE_KINDS),
+        ("threads", C.c_int),
+    ]
+
+
+class CacheAttendArgs(C.Structure):
+    """q and out are addresses of Tensor."""
+
+    _fields_ = [
+        ("size", C.c_size_t),
+        *((name, C.c_void_p) for name in ("q", "out", "counts", "lse", "sinks")),
+        ("softmax_scale", C.c_float),
+        ("softcap", C.c_float),
+        ("window_left", C.c_int64),
+        ("work", C.c_void_p),
+        ("work_bytes", C.c_size_t),
+    ]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import mxa
+import mxa_cache
 import mxa_header
 import mxattn
 import pytest
@@ -81,6 +82,8 @@ PAIRS = {
     _structures.Problem: mxa_header.Problem,
     _structures.AttentionArgs: mxa_header.AttentionArgs,
     _structures.TileRange: mxa_header.TileRange,
+    _structures.CacheOpts: mxa_cache.Opts,
+    _structures.CacheAttendArgs: mxa_cache.AttendArgs,
 }
 
 
@@ -95,10 +98,13 @@ def test_structures(ours):
 
 def test_sizes_that_the_library_writes():
     problem, recipe, opts = _structures.Problem(), _structures.Recipe(), _structures.QuantOpts()
+    cache = _structures.CacheOpts()
     mxa.lib().mxa_problem_default(C.byref(problem), *(C.c_int64(1) for _ in range(6)))
     mxa.lib().mxa_recipe_default(C.byref(recipe))
     mxa.lib().mxa_quant_default(C.byref(opts))
-    assert [x.size for x in (problem, recipe, opts)] == [C.sizeof(x) for x in (problem, recipe, opts)]
+    mxa.lib().mxa_cache_default(C.byref(cache), *(C.c_int64(1) for _ in range(3)))
+    for made in (problem, recipe, opts, cache):
+        assert made.size == C.sizeof(made)
     assert _arrays.TENSOR.size == C.sizeof(_structures.Tensor)
 
 
