@@ -17,6 +17,7 @@ from ._plans import c_float, c_int, parse_recipe, workspace
 from ._structures import PAGE_KINDS, CacheAttendArgs, CacheOpts, Tensor
 
 ARGS_BYTES, TENSOR_BYTES = C.sizeof(CacheAttendArgs), C.sizeof(Tensor)
+SIZES = "batch", "heads_kv", "head_dim", "head_dim_v", "page_tokens", "rewind"
 LENGTH_BYTES = 8  # of a safetensors file: how long its header is
 LARGEST_HEADER = 100 << 20  # bytes, as safetensors itself has it
 
@@ -25,14 +26,13 @@ def c_int64(name: str, value: Any) -> C.c_int64:
     return C.c_int64(c_int(name, value))
 
 
-def file_sizes(path: str) -> list[int]:
-    """batch, heads_kv, head_dim and head_dim_v of a saved cache; what else it holds is the library's to check."""
+def file_fields(path: str) -> dict[str, Any]:
+    """What a saved cache was made with; the library checks it, and what else the file holds."""
     try:
         with Path(path).open("rb") as file:
             header = int.from_bytes(file.read(LENGTH_BYTES), "little")
-            text = file.read(min(header, LARGEST_HEADER))
-        metadata = json.loads(text)["__metadata__"]
-        return [int(metadata[name]) for name in ("batch", "heads_kv", "head_dim", "head_dim_v")]
+            metadata = json.loads(file.read(min(header, LARGEST_HEADER)))["__metadata__"]
+        return {"recipe": metadata["recipe"]} | {name: int(metadata[name]) for name in SIZES}
     except OSError as error:
         raise RuntimeError(f"path: {path}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -93,19 +93,18 @@ class Cache:
             mean = small_floats("mean", mean, sizes[1:])
             opts.mean = mean.ctypes.data
         check(lib.mxa_cache_create(C.byref(opts), C.byref(self.handle)))
-        self.adopt(*sizes, opts.head_dim_v)
-
-    def adopt(self, batch: int, heads_kv: int, head_dim: int, head_dim_v: int) -> None:
-        self.batch, self.heads_kv, self.head_dim, self.head_dim_v = batch, heads_kv, head_dim, head_dim_v
+        self.batch, self.heads_kv, self.head_dim = sizes
+        self.head_dim_v, self.recipe = opts.head_dim_v, recipe
+        self.page_tokens, self.rewind = opts.page_tokens, opts.rewind
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Cache:
         """The cache that save() wrote, with its recipe. RuntimeError says what in the file is wrong."""
         path = os.fspath(path)
-        sizes, cache = file_sizes(path), cls.__new__(cls)
+        cache = cls.__new__(cls)
         cache.handle = C.c_void_p()
+        vars(cache).update(file_fields(path))
         check(lib.mxa_cache_load(os.fsencode(path), None, C.byref(cache.handle)))
-        cache.adopt(*sizes)
         return cache
 
     def save(self, path: str | os.PathLike[str]) -> None:

@@ -23,7 +23,10 @@ except ImportError as error:
 
 from ._attention import attention, recipes, varlen_attention
 from ._plans import parse_recipe
+from ._transformers_cache import CachedStates, QuantizedCache
 from ._transformers_mask import Mask, make_mask
+
+__all__ = ["QuantizedCache", "attend", "make_mask", "register"]
 
 REFUSED = {
     "position_bias": "a bias of positions is no mask that mxattn knows",
@@ -70,24 +73,27 @@ def attend(
     for name, why in REFUSED.items():
         if others.get(name) is not None and others[name] is not False:
             raise ValueError(f"{name}: {why}")
+    cached = isinstance(key, CachedStates)
     if attention_mask is None:
-        attention_mask = module_mask(module, query, key, is_causal, sliding_window)
+        kv_len = key.layer.length if cached else key.shape[2]
+        attention_mask = module_mask(module, query, kv_len, is_causal, sliding_window)
     if not isinstance(attention_mask, Mask):
         raise ValueError(
             f"attention_mask: a {describe(attention_mask)} is not what mxattn's mask function made; give the "
             "model a 2-D mask of padding, or none"
         )
-    options = {
-        "softmax_scale": scaling,
-        "softcap": softcap or 0.0,
-        "sinks": s_aux,
-        "window_size": (attention_mask.left, attention_mask.right),
-        "recipe": recipe if isinstance(recipe, str) else recipe[module.layer_idx],
-        "threads": threads,
-    }
+    options = {"softmax_scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
     batch, heads, q_len, _ = query.shape
     out = query.new_empty(batch, q_len, heads, value.shape[-1])
-    fill(out, query, key, value, attention_mask, options)
+    if cached:
+        key.layer.attend(
+            query, attention_mask, out.transpose(1, 2), window_left=attention_mask.left, **options
+        )
+    else:
+        text = recipe if isinstance(recipe, str) else recipe[module.layer_idx]
+        options |= {"recipe": text, "threads": threads}
+        options["window_size"] = attention_mask.left, attention_mask.right
+        fill(out, query, key, value, attention_mask, options)
     return out, None
 
 
@@ -98,14 +104,14 @@ def describe(mask: Any) -> str:
 def module_mask(
     module: torch.nn.Module,
     query: torch.Tensor,
-    key: torch.Tensor,
+    kv_len: int,
     is_causal: bool | None,
     sliding_window: int | None,
 ) -> Mask:
     """The mask of a model that asks for none."""
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     left = -1 if sliding_window is None else sliding_window - 1
-    return Mask(left, 0 if causal else -1, key.shape[2] - query.shape[2])
+    return Mask(left, 0 if causal else -1, kv_len - query.shape[2])
 
 
 def fill(
