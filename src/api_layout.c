@@ -193,6 +193,9 @@ mxa_status mxa_import_rows(mxa_foreign from, const uint8_t *src, int64_t src_byt
     mxa_foreign_info info;
     if (!mxa_foreign_find(from, &info))
         return mxa_fail(MXA_ERR_LAYOUT, "from: %d is none of enum mxa_foreign", (int)from);
+    if (from == MXA_FOREIGN_GGML_Q8_0)
+        return mxa_fail(MXA_ERR_FORMAT,
+                        "from: ggml q8_0 has steps that no format holds, caches take its values");
     if (rows < 0 || cols < 0)
         return mxa_fail(MXA_ERR_SHAPE, "rows, cols: %lld or %lld is negative", (long long)rows,
                         (long long)cols);

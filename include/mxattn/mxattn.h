@@ -327,12 +327,13 @@ typedef enum mxa_foreign {
     MXA_FOREIGN_GGML_MXFP4 = 0, /* 17-byte blocks of 32 */
     MXA_FOREIGN_GGML_NVFP4 = 1, /* 36-byte blocks of 64; cols a multiple of 64; scale 0x7F means 0 there */
     MXA_FOREIGN_GPT_OSS = 2,    /* blocks [rows][cols / 32][16], then the scales [rows][cols / 32] */
+    MXA_FOREIGN_GGML_Q8_0 = 3,  /* 34-byte blocks of 32: an fp16 step and signed bytes; of caches only */
 } mxa_foreign;
 
 /*
  * Import rows of cols elements. src holds src_bytes; out->codes and out->scales are written. No g: ggml NVFP4
- * has none (take 1). MXA_ERR_LAYOUT if cols is not a multiple of the foreign block; MXA_ERR_SHAPE if
- * src_bytes is not what rows and cols need.
+ * has none (take 1). MXA_ERR_FORMAT for q8_0, whose steps no format here holds; MXA_ERR_LAYOUT if cols is not
+ * a multiple of the foreign block; MXA_ERR_SHAPE if src_bytes is not what rows and cols need.
  */
 MXA_API mxa_status mxa_import_rows(mxa_foreign from, const uint8_t *src, int64_t src_bytes, int64_t rows,
                                    int64_t cols, const mxa_packed *out);
@@ -652,6 +653,47 @@ MXA_API void *mxa_cache_page(const mxa_cache *cache, int kind, int32_t page);
  */
 MXA_API mxa_status mxa_cache_save(const mxa_cache *cache, const char *path);
 MXA_API mxa_status mxa_cache_load(const char *path, const mxa_cache_opts *opts, mxa_cache **cache);
+
+/*
+ * Tokens of another engine's cache, as rows of ggml blocks (every layout of mxa_foreign but GPT_OSS):
+ * [n][heads_kv][dim / block], K and V each in a layout of its own.
+ */
+typedef struct mxa_foreign_rows {
+    mxa_foreign layout;
+    void *data; /* only read by an import */
+    int64_t bytes;
+} mxa_foreign_rows;
+
+/*
+ * Append n tokens to sequence b, or write those of tokens [first, first + n). Low rows that have the layout's
+ * format (MXFP4, NVFP4), and are neither smoothed nor rotated, go over as they are: the same codes and scales.
+ * All else goes by values: an import decodes, and appends what it finds as mxa_cache_append would; an export
+ * takes the high row of a token where one is held, else its low row, turned back and with its mean, and
+ * quantises it by the format's defaults (q8_0 as ggml does it).
+ * MXA_ERR_ARG, MXA_ERR_SHAPE the arguments; MXA_ERR_LAYOUT a layout that is none of ggml's, or head_dim or
+ * head_dim_v not a multiple of its block; MXA_ERR_ARG a token whose page was removed; MXA_ERR_MEMORY.
+ */
+MXA_API mxa_status mxa_cache_import_rows(mxa_cache *cache, int64_t b, int64_t n, const mxa_foreign_rows *k,
+                                         const mxa_foreign_rows *v);
+MXA_API mxa_status mxa_cache_export_rows(const mxa_cache *cache, int64_t b, int64_t first, int64_t n,
+                                         const mxa_foreign_rows *k, const mxa_foreign_rows *v);
+
+/* A vLLM NVFP4 page as in mxa_import_vllm_page, and the factors that its K and V have besides. */
+typedef struct mxa_vllm_page {
+    uint8_t *data;
+    int64_t bytes, tokens; /* tokens: those that it has room for */
+    float g_k, g_v;        /* decode multipliers: mxa_import_multipliers inverts the other kind */
+} mxa_vllm_page;
+
+/*
+ * The same for n tokens, at most page->tokens, at the beginning of a page; an export fills its rest with
+ * zeros. Low rows go over as they are where they are NVFP4, neither smoothed nor rotated, and (in exports)
+ * have the page's factor. MXA_ERR_LAYOUT unless tokens % 4 = 0 and head_dim = head_dim_v is a multiple of 64;
+ * MXA_ERR_SCALE a factor.
+ */
+MXA_API mxa_status mxa_cache_import_vllm(mxa_cache *cache, int64_t b, int64_t n, const mxa_vllm_page *page);
+MXA_API mxa_status mxa_cache_export_vllm(const mxa_cache *cache, int64_t b, int64_t first, int64_t n,
+                                         const mxa_vllm_page *page);
 
 /* ------------------------------------------------------------------ what this machine runs */
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "format/element.h"
+#include "format/q8_0.h"
 
 /* ggml: struct block_mxfp4 and struct block_nvfp4 of ggml-common.h. */
 enum {
@@ -22,6 +23,7 @@ bool mxa_foreign_find(mxa_foreign from, mxa_foreign_info *info)
     case MXA_FOREIGN_GGML_NVFP4:
         *info = (mxa_foreign_info){ GGML_NVFP4_BLOCK, GGML_NVFP4_SCALES + GGML_NVFP4_BLOCK / 2 };
         return true;
+    case MXA_FOREIGN_GGML_Q8_0: *info = (mxa_foreign_info){ MXA_Q8_0_BLOCK, MXA_Q8_0_BYTES }; return true;
     }
     return false;
 }

@@ -47,7 +47,8 @@ static void test_import_rows_errors(void **state)
     api_refused(mxa_import_rows(ggml, src, 34, 2, 32, NULL), MXA_ERR_ARG, "out", "NULL");
     api_refused(mxa_import_rows(ggml, src, 34, 2, 32, &no_codes), MXA_ERR_ARG, "codes", "NULL");
     api_refused(mxa_import_rows(ggml, src, 34, 2, 32, &no_scales), MXA_ERR_ARG, "scales", "NULL");
-    api_refused(mxa_import_rows((mxa_foreign)3, src, 34, 2, 32, &out), MXA_ERR_LAYOUT, "from", "3");
+    api_refused(mxa_import_rows((mxa_foreign)4, src, 34, 2, 32, &out), MXA_ERR_LAYOUT, "from", "4");
+    api_refused(mxa_import_rows(MXA_FOREIGN_GGML_Q8_0, src, 68, 2, 32, &out), MXA_ERR_FORMAT, "from", "q8_0");
     api_refused(mxa_import_rows(ggml, src, 34, 2, 33, &out), MXA_ERR_LAYOUT, "cols", "33");
     api_refused(mxa_import_rows(nvfp4, src, 36, 1, 32, &out), MXA_ERR_LAYOUT, "cols", "32");
     api_refused(mxa_import_rows(MXA_FOREIGN_GPT_OSS, src, 34, 2, 31, &out), MXA_ERR_LAYOUT, "cols", "31");

@@ -34,6 +34,18 @@ static mxa_status swap(mxa_cache *cache)
     return mxa_cache_reorder(cache, from);
 }
 
+static mxa_foreign_rows new_rows;
+
+static mxa_status import_rows(mxa_cache *cache)
+{
+    return mxa_cache_import_rows(cache, 1, 150, &new_rows, &new_rows);
+}
+
+static mxa_status export_rows(mxa_cache *cache)
+{
+    return mxa_cache_export_rows(cache, 1, 3, 150, &new_rows, &new_rows);
+}
+
 /* The change fails for the n-th allocation, for every n, without a trace; then it succeeds. Returns n. */
 static int check_change(mxa_cache *cache, change *fn)
 {
@@ -62,12 +74,16 @@ static int check_change(mxa_cache *cache, change *fn)
 static void test_changes(void **state)
 {
     (void)state;
-    static change *const changes[] = { append_many, swap, fork_first, append_many };
+    static change *const changes[] = { append_many, swap, fork_first, append_many, import_rows, export_rows };
     mxa_cache *const cache = cache_new("dma4,v=int8");
     new_k = api_tensor(MXA_DTYPE_BF16, CACHE_BATCH, CACHE_HEADS_KV, 150, CACHE_DIM);
     new_v = api_tensor(MXA_DTYPE_BF16, CACHE_BATCH, CACHE_HEADS_KV, 150, CACHE_DIM);
     api_set_normal(&new_k, 1);
     api_set_normal(&new_v, 2);
+    new_rows.layout = MXA_FOREIGN_GGML_Q8_0;
+    new_rows.bytes = (int64_t)150 * CACHE_HEADS_KV * CACHE_DIM / 32 * 34;
+    new_rows.data = api_bytes((size_t)new_rows.bytes);
+    memset(new_rows.data, 1, (size_t)new_rows.bytes);
     cache_fill(cache, 3, 3);
     api_ok(mxa_cache_truncate(cache, 1, 0));
     int failures = 0;

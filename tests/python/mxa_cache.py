@@ -6,7 +6,7 @@ import ctypes as C
 import numpy as np
 
 import mxa
-from mxa_header import Tensor
+from mxa_header import FOREIGN, Tensor
 
 LOW, HIGH = 0, 1
 UNLIMITED = -1
@@ -54,6 +54,24 @@ class Table(C.Structure):
         ("n_pages", C.c_int64),
         ("pages", C.c_void_p * 2),
     ]
+
+
+class ForeignRows(C.Structure):
+    _fields_ = [("layout", C.c_int), ("data", C.c_void_p), ("bytes", C.c_int64)]
+
+
+class VllmPage(C.Structure):
+    _fields_ = [
+        ("data", C.c_void_p),
+        ("bytes", C.c_int64),
+        ("tokens", C.c_int64),
+        ("g_k", C.c_float),
+        ("g_v", C.c_float),
+    ]
+
+
+def foreign_rows(layout, data):
+    return C.byref(ForeignRows(FOREIGN[layout], data.ctypes.data, data.nbytes))
 
 
 def lib():
@@ -179,6 +197,31 @@ class Cache:
         pages = [np.ascontiguousarray(p, np.int32) for p in pages]
         t = Table(length, high_first, len(pages[0]), (C.c_void_p * 2)(*(p.ctypes.data for p in pages)))
         mxa.check(lib().mxa_cache_set_table(self.handle, C.c_int64(b), C.byref(t)))
+
+    def import_rows(self, b, n, k, v):
+        """k, v: (name of a layout, bytes)."""
+        rows = foreign_rows(*k), foreign_rows(*v)
+        mxa.check(lib().mxa_cache_import_rows(self.handle, C.c_int64(b), C.c_int64(n), *rows))
+
+    def export_rows(self, b, first, n, k, v):
+        """k, v: (name of a layout, its size)."""
+        out = [mxa.Guarded((size,), np.uint8) for _, size in (k, v)]
+        rows = [foreign_rows(name, o.array) for (name, _), o in zip((k, v), out)]
+        mxa.check(
+            lib().mxa_cache_export_rows(self.handle, C.c_int64(b), C.c_int64(first), C.c_int64(n), *rows)
+        )
+        return [o.checked() for o in out]
+
+    def import_vllm(self, b, n, page, tokens, g_k, g_v):
+        page = VllmPage(page.ctypes.data, page.nbytes, tokens, g_k, g_v)
+        mxa.check(lib().mxa_cache_import_vllm(self.handle, C.c_int64(b), C.c_int64(n), C.byref(page)))
+
+    def export_vllm(self, b, first, n, n_bytes, tokens, g_k, g_v):
+        out = mxa.Guarded((n_bytes,), np.uint8)
+        page = VllmPage(out.array.ctypes.data, n_bytes, tokens, g_k, g_v)
+        order = self.handle, C.c_int64(b), C.c_int64(first), C.c_int64(n), C.byref(page)
+        mxa.check(lib().mxa_cache_export_vllm(*order))
+        return out.checked()
 
     def page(self, kind, number, n_bytes):
         address = lib().mxa_cache_page(self.handle, kind, C.c_int32(number))

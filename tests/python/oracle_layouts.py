@@ -55,6 +55,22 @@ def ggml_nvfp4(codes, scales):
     return np.concatenate([scales.reshape(blocks.shape[:3]), halves], axis=-1).reshape(-1)
 
 
+def ggml_q8_0(x):
+    """Blocks of an fp16 step and 32 signed bytes from finite values of moderate size [..., cols]."""
+    blocks = np.asarray(x, np.float32).reshape(-1, 32)
+    step = np.abs(blocks).max(1, keepdims=True) / np.float32(127)
+    with np.errstate(divide="ignore"):
+        inverse = np.where(step > 0, np.float32(1) / step, np.float32(0))
+    scaled = blocks * inverse
+    codes = np.trunc(scaled + np.copysign(np.float32(0.5), scaled))  # ties away from zero
+    return np.concatenate([step.astype(np.float16).view(np.uint8), codes.astype(np.int8).view(np.uint8)], 1)
+
+
+def from_ggml_q8_0(data):
+    blocks = np.asarray(data).reshape(-1, 34)
+    return blocks[:, :2].copy().view(np.float16).astype(np.float32) * blocks[:, 2:].view(np.int8)
+
+
 def vllm_page(k_codes, k_scales, v_codes, v_scales):
     """One page from packed codes and scales [head][token][...]; V's scales have four tokens interleaved."""
     heads, tokens, blocks = v_scales.shape
