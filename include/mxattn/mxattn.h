@@ -530,7 +530,8 @@ typedef struct mxa_cache_opts {
      * stays the caller's and must outlive the cache. NULL: the cache allocates it.
      */
     void *memory[MXA_PAGE_KINDS];
-    int threads; /* 0: as OpenMP decides */
+    int threads;       /* 0: as OpenMP decides */
+    mxa_device device; /* where the pages are, also those of memory: CPU by default */
 } mxa_cache_opts;
 
 /*
@@ -561,6 +562,10 @@ MXA_API mxa_status mxa_cache_plan(const mxa_cache_opts *opts, int64_t bytes, int
 /*
  * An empty cache. *cache is the caller's, to be freed with mxa_cache_free (NULL is allowed). Errors as
  * mxa_cache_bytes, and MXA_ERR_MEMORY. One thread at a time may use a cache.
+ *
+ * Of a CUDA device: tensors, lse, sinks and work of its calls are that device's memory, counts the host's.
+ * Calls return once their work is queued on the cache's stream; save, load and free wait. MXA_ERR_ARG memory
+ * of elsewhere; MXA_ERR_DEVICE the device is not there, or failed: the cache is of no more use then.
  */
 MXA_API mxa_status mxa_cache_create(const mxa_cache_opts *opts, mxa_cache **cache);
 MXA_API void mxa_cache_free(mxa_cache *cache);
@@ -590,6 +595,8 @@ typedef struct mxa_cache_attend_args {
     int64_t window_left;       /* MXA_UNLIMITED, or keys before a query that it sees */
     void *work;
     size_t work_bytes;
+    /* 0: the present lengths. Of a captured attend: no sequence is longer at any launch of the graph. */
+    int64_t max_length;
 } mxa_cache_attend_args;
 
 /*
@@ -642,7 +649,10 @@ typedef struct mxa_cache_table {
 MXA_API mxa_status mxa_cache_get_table(const mxa_cache *cache, int64_t b, mxa_cache_table *table);
 MXA_API mxa_status mxa_cache_set_table(mxa_cache *cache, int64_t b, const mxa_cache_table *table);
 
-/* Memory of a page; NULL if there is no such page. */
+/*
+ * Memory of a page; NULL if there is no such page. In a device's page, codes and scales of a part may lie in
+ * another order than in the CPU's (docs/cache.md).
+ */
 MXA_API void *mxa_cache_page(const mxa_cache *cache, int kind, int32_t page);
 
 /*
@@ -653,6 +663,21 @@ MXA_API void *mxa_cache_page(const mxa_cache *cache, int kind, int32_t page);
  */
 MXA_API mxa_status mxa_cache_save(const mxa_cache *cache, const char *path);
 MXA_API mxa_status mxa_cache_load(const char *path, const mxa_cache_opts *opts, mxa_cache **cache);
+
+/*
+ * The cudaStream_t on which calls on a device's cache queue their work from now on; NULL, as at first: the
+ * default stream. What is queued on the one before is the caller's to wait for. MXA_ERR_ARG a CPU's cache.
+ */
+MXA_API mxa_status mxa_cache_set_stream(mxa_cache *cache, void *stream);
+
+/*
+ * Book counts[b] tokens more of each sequence of a device's cache: pages are taken, lengths grow, and rows
+ * are left to a captured append. An append and an attend that are captured into a CUDA graph book nothing;
+ * each launch of the graph stores its rows behind those that the device has, and attends to as many. So a
+ * decode loop is: advance, then launch (docs/cache.md). MXA_ERR_ARG a CPU's cache, counts, or a stream that is
+ * being captured; MXA_ERR_MEMORY: the cache is as it was.
+ */
+MXA_API mxa_status mxa_cache_advance(mxa_cache *cache, const int64_t *counts);
 
 /*
  * Tokens of another engine's cache, as rows of ggml blocks (every layout of mxa_foreign but GPT_OSS):

@@ -154,6 +154,7 @@ class CacheOpts(C.Structure):
         ("pages", C.c_int64 * PAGE_KINDS),
         ("memory", C.c_void_p * PAGE_KINDS),
         ("threads", C.c_int),
+        ("device", C.c_int),
     ]
 
 
@@ -168,4 +169,5 @@ class CacheAttendArgs(C.Structure):
         ("window_left", C.c_int64),
         ("work", C.c_void_p),
         ("work_bytes", C.c_size_t),
+        ("max_length", C.c_int64),
     ]

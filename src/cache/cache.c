@@ -18,7 +18,8 @@ static mxa_status create_sequences(mxa_cache *c, const float *mean)
     for (int64_t b = 0; b < batch && got; b++) {
         mxa_cache_sequence *const s = &c->sequences[b];
         s->high_first = mxa_cache_near_first(c, 0);
-        if (c->recipe.smooth_k == MXA_SMOOTH_NONE)
+        s->unsent_first = MXA_FAR;
+        if (c->recipe.smooth_k == MXA_SMOOTH_NONE || (c->ops && !mean))
             continue;
         s->mean = calloc(1, mean_bytes);
         got = s->mean != NULL;
@@ -28,10 +29,34 @@ static mxa_status create_sequences(mxa_cache *c, const float *mean)
     return got ? MXA_OK : mxa_fail(MXA_ERR_MEMORY, "batch: no memory for %lld sequences", (long long)batch);
 }
 
-mxa_status mxa_cache_create(const mxa_cache_opts *opts, mxa_cache **cache)
+static mxa_status create_device(mxa_cache *c, const mxa_cache_opts *opts)
 {
-    if (!cache)
-        return mxa_fail(MXA_ERR_ARG, "cache: is NULL");
+    const mxa_kv_device_spec spec = {
+        .device = c->opts.device - MXA_DEVICE_CUDA_0,
+        .batch = c->opts.batch,
+        .layout = &c->layout,
+        .recipe = &c->recipe,
+        .q = c->q,
+        .table_pages = opts->pages[MXA_LOW],
+    };
+    const int64_t bytes = mxa_max(c->layout.page_bytes[MXA_LOW], c->layout.page_bytes[MXA_HIGH]);
+    c->host_page = malloc((size_t)bytes);
+    if (!c->host_page)
+        return mxa_fail(MXA_ERR_MEMORY, "cache: no memory for a page of %lld bytes", (long long)bytes);
+    mxa_status status = mxa_cache_result(c, c->ops->create(&spec, &c->device));
+    if (status == MXA_OK && opts->mean)
+        status = mxa_cache_result(c, c->ops->set_mean(c->device, opts->mean));
+    for (int copy = 0; copy < MXA_COPIES && status == MXA_OK; copy++) {
+        c->pool[copy] = (mxa_page_pool){ .ops = c->ops, .device = c->device };
+        static const char *const names[MXA_COPIES] = { "memory[0]", "memory[1]" };
+        if (opts->memory[copy])
+            status = mxa_cache_result(c, c->ops->check_memory(c->device, names[copy], opts->memory[copy]));
+    }
+    return status;
+}
+
+mxa_status mxa_cache_make(const mxa_cache_opts *opts, const mxa_kv_device_ops *ops, mxa_cache **cache)
+{
     mxa_cache described;
     mxa_status status = mxa_cache_describe_opts(opts, &described);
     if (status != MXA_OK)
@@ -40,6 +65,9 @@ mxa_status mxa_cache_create(const mxa_cache_opts *opts, mxa_cache **cache)
     if (!made)
         return mxa_fail(MXA_ERR_MEMORY, "cache: no memory for %zu bytes", sizeof *made);
     *made = described;
+    made->ops = ops;
+    if (ops)
+        status = create_device(made, opts);
     for (int copy = 0; copy < MXA_COPIES && status == MXA_OK; copy++) {
         const int64_t bytes = made->layout.page_bytes[copy];
         status = mxa_pool_create(&made->pool[copy], bytes, bytes ? opts->pages[copy] : 0, opts->memory[copy]);
@@ -64,6 +92,9 @@ void mxa_cache_free(mxa_cache *c)
     }
     for (int copy = 0; copy < MXA_COPIES; copy++)
         mxa_pool_free(&c->pool[copy]);
+    if (c->ops)
+        c->ops->destroy(c->device);
+    free(c->host_page);
     free(c->sequences);
     free(c->views);
     free(c->counts);

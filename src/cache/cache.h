@@ -15,7 +15,10 @@ typedef struct mxa_cache_sequence {
     int64_t high_first; /* keys from it on are held in high precision, and those of the sink window */
     int64_t capacity;   /* of each table */
     int32_t *table[MXA_COPIES];
-    float *mean; /* [heads_kv][head_dim], or NULL; PREFIX: set once there are MXA_TILE tokens */
+    /* [heads_kv][head_dim], or NULL; PREFIX: set once there are MXA_TILE tokens, on a device by the device */
+    float *mean;
+    int64_t unsent_first; /* table entries from it on, and the length, of which the device does not know */
+    bool unsent_length;
 } mxa_cache_sequence;
 
 struct mxa_cache {
@@ -25,6 +28,9 @@ struct mxa_cache {
     mxa_kv_layout layout;
     int64_t near_tiles; /* key tiles before its own that the diag window makes high for a query; -1: none */
     mxa_page_pool pool[MXA_COPIES];
+    const mxa_kv_device_ops *ops; /* NULL: the CPU's cache */
+    mxa_kv_device *device;
+    uint8_t *host_page; /* of a device's cache: room for a page of either kind */
     mxa_cache_sequence *sequences;
     mxa_kv_sequence *views; /* [batch] what mxa_cache_view gives */
     int64_t *counts;        /* [batch] of the append at work */
@@ -32,6 +38,11 @@ struct mxa_cache {
 
 /* Checked opts as a cache without pages and sequences: layout, copies, windows. */
 mxa_status mxa_cache_describe_opts(const mxa_cache_opts *opts, mxa_cache *cache);
+
+/* mxa_cache_create and mxa_cache_load, by the ops of the device that opts names; NULL: the CPU. */
+mxa_status mxa_cache_make(const mxa_cache_opts *opts, const mxa_kv_device_ops *ops, mxa_cache **cache);
+mxa_status mxa_cache_read(const char *path, const mxa_cache_opts *opts, const mxa_kv_device_ops *ops,
+                          mxa_cache **cache);
 
 /* High rows that a sequence of length tokens keeps after an append of one token. */
 int64_t mxa_cache_high_tokens(const mxa_cache *cache, int64_t length);
@@ -46,8 +57,8 @@ static inline int64_t mxa_cache_pages_of(const mxa_cache *cache, int64_t tokens)
 
 mxa_kv_view mxa_cache_view(const mxa_cache *cache);
 
-/* Room for that many pages in the tables. */
-mxa_status mxa_cache_grow_tables(mxa_cache_sequence *s, int64_t pages);
+/* Room for that many pages in the tables of a sequence, and in the device's. */
+mxa_status mxa_cache_grow_tables(const mxa_cache *cache, mxa_cache_sequence *s, int64_t pages);
 
 /*
  * Pages for counts[b] tokens more of each sequence: those that no new query needs are given back, shared ones
@@ -56,8 +67,23 @@ mxa_status mxa_cache_grow_tables(mxa_cache_sequence *s, int64_t pages);
 mxa_status mxa_cache_make_room(mxa_cache *cache, const int64_t *counts);
 void mxa_cache_commit(mxa_cache *cache, const int64_t *counts);
 
-/* The mean of PREFIX, once sequence b has MXA_TILE tokens with high rows. */
+/* The mean of PREFIX, once sequence b has MXA_TILE tokens with high rows. Of a CPU's cache. */
 void mxa_cache_set_mean(mxa_cache *cache, int64_t b);
+
+/* Low rows of K are less a mean that is made of high ones. */
+static inline bool mxa_cache_makes_means(const mxa_cache *cache)
+{
+    return cache->recipe.smooth_k == MXA_SMOOTH_PREFIX && cache->layout.part[MXA_LOW][MXA_KV_K].copy.info;
+}
+
+/* What an op returned, with its sentence taken over. */
+mxa_status mxa_cache_result(const mxa_cache *cache, mxa_status status);
+
+/* Queue what the device does not know of tables and lengths; nothing where there is no device. */
+mxa_status mxa_cache_send(mxa_cache *cache);
+
+/* The same once sequences have become others: their means too, which on the CPU they brought along. */
+mxa_status mxa_cache_send_all(mxa_cache *cache);
 
 /* Numbers of pages that there are, and all that are needed. */
 mxa_status mxa_cache_check_table(const mxa_cache *cache, const mxa_cache_table *table);

@@ -152,6 +152,13 @@ static bool read_bytes(reader *r, void *to, size_t bytes)
     return fread(to, 1, bytes, r->file) == bytes;
 }
 
+static mxa_status read_page(reader *r, const mxa_cache *c, int copy, uint8_t *page)
+{
+    if (!read_bytes(r, c->ops ? c->host_page : page, (size_t)c->layout.page_bytes[copy]))
+        return bad_file(r, "cannot be read");
+    return c->ops ? mxa_cache_result(c, c->ops->write_page(c->device, copy, page, c->host_page)) : MXA_OK;
+}
+
 /* The pages of one kind of a sequence, whose table has room. */
 static mxa_status read_pages(reader *r, mxa_cache *c, int64_t b, int copy)
 {
@@ -169,8 +176,7 @@ static mxa_status read_pages(reader *r, mxa_cache *c, int64_t b, int copy)
             continue;
         }
         const int32_t page = s->table[copy][index[i]] = mxa_pool_take(&c->pool[copy]);
-        if (!read_bytes(r, c->pool[copy].pages[page], (size_t)c->pool[copy].page_bytes))
-            status = bad_file(r, "cannot be read");
+        status = read_page(r, c, copy, c->pool[copy].pages[page]);
     }
     free(index);
     return status;
@@ -183,11 +189,13 @@ static mxa_status read_sequence(reader *r, mxa_cache *c, int64_t b)
     if (saved->length > MXA_POSITION_MAX)
         return bad_file(r, "holds lengths that no cache has");
     const int64_t pages = mxa_cache_pages_of(c, saved->length);
-    mxa_status status = mxa_cache_grow_tables(s, mxa_max(pages, 1));
+    mxa_status status = mxa_cache_grow_tables(c, s, mxa_max(pages, 1));
     for (int copy = 0; copy < MXA_COPIES && status == MXA_OK; copy++)
         memset(s->table[copy], 0xFF, (size_t)pages * sizeof *s->table[copy]); /* -1 */
     s->length = status == MXA_OK ? saved->length : 0;
     s->high_first = saved->high_first;
+    s->unsent_first = 0;
+    s->unsent_length = true;
     for (int copy = 0; copy < MXA_COPIES && status == MXA_OK; copy++)
         status = read_pages(r, c, b, copy);
     const mxa_cache_table table = {
@@ -207,18 +215,20 @@ static mxa_status read_data(reader *r, mxa_cache *c)
             status = bad_file(r, "cannot be read");
         for (int64_t b = 1; b < c->opts.batch; b++)
             memcpy(c->sequences[b].mean, c->sequences[0].mean, mean_bytes);
+        if (c->ops && status == MXA_OK)
+            status = mxa_cache_result(c, c->ops->set_mean(c->device, c->sequences[0].mean));
     }
     for (int64_t b = 0; b < c->opts.batch && status == MXA_OK; b++)
         status = read_sequence(r, c, b);
     if (status == MXA_OK && r->mean && memcmp(r->mean, c->sequences[0].mean, mean_bytes) != 0)
         status = mxa_fail(MXA_ERR_ARG, "mean: is not that of \"%.200s\"", r->path);
-    for (int64_t b = 0; b < c->opts.batch && status == MXA_OK; b++)
+    for (int64_t b = 0; b < c->opts.batch && status == MXA_OK && !c->ops; b++)
         if (c->sequences[b].length >= MXA_TILE)
             mxa_cache_set_mean(c, b);
-    return status;
+    return status == MXA_OK ? mxa_cache_send_all(c) : status;
 }
 
-static mxa_status load(reader *r, const mxa_cache_opts *opts, mxa_cache **cache)
+static mxa_status load(reader *r, const mxa_cache_opts *opts, const mxa_kv_device_ops *ops, mxa_cache **cache)
 {
     mxa_status status = read_header(r);
     if (status == MXA_OK)
@@ -237,7 +247,7 @@ static mxa_status load(reader *r, const mxa_cache_opts *opts, mxa_cache **cache)
     r->mean = opts ? opts->mean : NULL;
     own.mean = mean;
     mxa_cache *made = NULL;
-    status = mxa_cache_create(&own, &made);
+    status = mxa_cache_make(&own, ops, &made);
     free(mean);
     if (status == MXA_OK)
         status = read_data(r, made);
@@ -248,14 +258,13 @@ static mxa_status load(reader *r, const mxa_cache_opts *opts, mxa_cache **cache)
     return status;
 }
 
-mxa_status mxa_cache_load(const char *path, const mxa_cache_opts *opts, mxa_cache **cache)
+mxa_status mxa_cache_read(const char *path, const mxa_cache_opts *opts, const mxa_kv_device_ops *ops,
+                          mxa_cache **cache)
 {
-    if (!path || !cache)
-        return mxa_fail(MXA_ERR_ARG, "%s: is NULL", path ? "cache" : "path");
     reader r = { .path = path, .file = fopen(path, "rb") };
     if (!r.file)
         return mxa_fail(MXA_ERR_FILE, "path: \"%.200s\" cannot be opened: %m", path);
-    const mxa_status status = load(&r, opts, cache);
+    const mxa_status status = load(&r, opts, ops, cache);
     fclose(r.file);
     free(r.header);
     free(r.saved);

@@ -20,6 +20,7 @@ void mxa_cache_default(mxa_cache_opts *opts, int64_t batch, int64_t heads_kv, in
         .head_dim_v = head_dim,
         .page_tokens = DEFAULT_PAGE,
         .rewind = DEFAULT_REWIND,
+        .device = MXA_DEVICE_CPU,
     };
 }
 
@@ -37,6 +38,8 @@ static mxa_status check_numbers(const mxa_cache_opts *o)
         return mxa_fail(MXA_ERR_ARG, "rewind: %lld is outside 0..2^58", (long long)o->rewind);
     if (o->threads < 0 || o->threads > MAX_THREADS)
         return mxa_fail(MXA_ERR_ARG, "threads: %d is outside 0..%d", o->threads, MAX_THREADS);
+    if (o->device < MXA_DEVICE_AUTO)
+        return mxa_fail(MXA_ERR_ARG, "device: %d is none", (int)o->device);
     for (int kind = 0; kind < MXA_PAGE_KINDS; kind++) {
         if (o->pages[kind] < 0 || o->pages[kind] > INT32_MAX)
             return mxa_fail(MXA_ERR_ARG, "pages[%d]: %lld is outside 0..2^31 - 1", kind,

@@ -16,6 +16,7 @@ typedef struct sink {
     FILE *file;
     uint64_t checksum;
     bool failed;
+    mxa_status status; /* of reading a device's pages */
 } sink;
 
 static void put(sink *s, const void *data, size_t bytes)
@@ -79,6 +80,16 @@ static void put_page(sink *s, const mxa_cache *c, int copy, const uint8_t *page,
     }
 }
 
+/* A page in host memory. */
+static const uint8_t *host_page(sink *s, const mxa_cache *c, int copy, const uint8_t *page)
+{
+    if (!c->ops)
+        return page;
+    if (s->status == MXA_OK)
+        s->status = mxa_cache_result(c, c->ops->read_page(c->device, copy, page, c->host_page));
+    return c->host_page;
+}
+
 static void put_sequence(sink *out, const mxa_cache *c, const mxa_cache_sequence *s)
 {
     const int64_t page_tokens = c->layout.page_tokens, n = mxa_cache_pages_of(c, s->length);
@@ -90,7 +101,7 @@ static void put_sequence(sink *out, const mxa_cache *c, const mxa_cache_sequence
         }
         for (int64_t p = 0; p < n; p++)
             if (is_saved(c, s, copy, p))
-                put_page(out, c, copy, c->pool[copy].pages[s->table[copy][p]],
+                put_page(out, c, copy, host_page(out, c, copy, c->pool[copy].pages[s->table[copy][p]]),
                          mxa_min(page_tokens, s->length - p * page_tokens));
     }
 }
@@ -103,16 +114,25 @@ static void put_data(sink *s, const mxa_cache *c)
         put_sequence(s, c, &c->sequences[b]);
 }
 
-/* The header with the checksum of itself (its own digits 0) and of the data. NULL: no memory. */
-static char *checked_header(const mxa_cache *c, const mxa_cache_saved *saved, size_t *bytes)
+static mxa_status no_memory(void)
+{
+    return mxa_fail(MXA_ERR_MEMORY, "path: no memory for the file's header");
+}
+
+/* The header with the checksum of itself (its own digits 0) and of the data. */
+static mxa_status checked_header(const mxa_cache *c, const mxa_cache_saved *saved, char **header,
+                                 size_t *bytes)
 {
     char *const blank = mxa_cache_header(c, saved, 0, bytes);
     if (!blank)
-        return NULL;
-    sink sum = { NULL, mxa_cache_checksum(MXA_CACHE_CHECKSUM_START, blank, *bytes), false };
+        return no_memory();
+    sink sum = { .checksum = mxa_cache_checksum(MXA_CACHE_CHECKSUM_START, blank, *bytes) };
     free(blank);
     put_data(&sum, c);
-    return mxa_cache_header(c, saved, sum.checksum, bytes);
+    if (sum.status != MXA_OK)
+        return sum.status;
+    *header = mxa_cache_header(c, saved, sum.checksum, bytes);
+    return *header ? MXA_OK : no_memory();
 }
 
 static bool write_file(FILE *file, const mxa_cache *c, const char *header, size_t header_bytes)
@@ -124,7 +144,7 @@ static bool write_file(FILE *file, const mxa_cache *c, const char *header, size_
     put(&s, length, sizeof length);
     put(&s, header, header_bytes);
     put_data(&s, c);
-    return !s.failed && fflush(file) == 0 && fsync(fileno(file)) == 0;
+    return !s.failed && s.status == MXA_OK && fflush(file) == 0 && fsync(fileno(file)) == 0;
 }
 
 /* A new file whose name is put into temporary [strlen(path) + NAME_CHARACTERS]; below 0 there is none. */
@@ -173,12 +193,13 @@ mxa_status mxa_cache_save(const mxa_cache *c, const char *path)
     mxa_cache_saved *const saved = calloc((size_t)c->opts.batch, sizeof *saved);
     char *const temporary = malloc(strlen(path) + NAME_CHARACTERS), *header = NULL;
     size_t header_bytes = 0;
+    mxa_status status = no_memory();
     if (saved && temporary) {
         count_pages(c, saved);
-        header = checked_header(c, saved, &header_bytes);
+        status = checked_header(c, saved, &header, &header_bytes);
     }
-    const mxa_status status = header ? write_beside(c, header, header_bytes, path, temporary)
-                                     : mxa_fail(MXA_ERR_MEMORY, "path: no memory for the file's header");
+    if (status == MXA_OK)
+        status = write_beside(c, header, header_bytes, path, temporary);
     free(header);
     free(temporary);
     free(saved);

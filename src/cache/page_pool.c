@@ -24,6 +24,11 @@ static uint8_t *new_slab(mxa_page_pool *pool, int64_t n)
     if (!slabs)
         return NULL;
     pool->slabs = slabs;
+    if (pool->ops) {
+        void *memory = NULL;
+        const bool got = pool->ops->allocate(pool->device, bytes, &memory) == MXA_OK;
+        return got ? slabs[pool->n_slabs++] = memory : NULL;
+    }
     const int64_t alignment = bytes < HUGE_PAGE ? ALIGNMENT : HUGE_PAGE;
     void *const slab = aligned_alloc((size_t)alignment, (size_t)((bytes + alignment - 1) & -alignment));
     if (!slab)
@@ -81,7 +86,9 @@ static bool grow_slab(mxa_page_pool *pool, int64_t n)
 
 mxa_status mxa_pool_create(mxa_page_pool *pool, int64_t page_bytes, int64_t fixed, void *memory)
 {
-    *pool = (mxa_page_pool){ .page_bytes = page_bytes, .fixed = fixed > 0 };
+    *pool = (mxa_page_pool){
+        .ops = pool->ops, .device = pool->device, .page_bytes = page_bytes, .fixed = fixed > 0
+    };
     if (fixed == 0)
         return MXA_OK;
     uint8_t *const base = memory ? memory : new_slab(pool, fixed);
@@ -99,8 +106,12 @@ mxa_status mxa_pool_create(mxa_page_pool *pool, int64_t page_bytes, int64_t fixe
 
 void mxa_pool_free(mxa_page_pool *pool)
 {
-    for (int64_t i = 0; i < pool->n_slabs; i++)
-        free(pool->slabs[i]);
+    for (int64_t i = 0; i < pool->n_slabs; i++) {
+        if (pool->ops)
+            pool->ops->release(pool->device, pool->slabs[i]);
+        else
+            free(pool->slabs[i]);
+    }
     free(pool->slabs);
     free(pool->pages);
     free(pool->users);
@@ -128,7 +139,8 @@ int32_t mxa_pool_take(mxa_page_pool *pool)
 {
     const int32_t page = pool->free[--pool->n_free];
     pool->users[page] = 1;
-    memset(pool->pages[page], 0, (size_t)pool->page_bytes);
+    if (!pool->ops)
+        memset(pool->pages[page], 0, (size_t)pool->page_bytes);
     return page;
 }
 

@@ -3,9 +3,11 @@
 #ifndef MXA_CACHE_PAGE_POOL_H
 #define MXA_CACHE_PAGE_POOL_H
 
-#include <mxattn/mxattn.h>
+#include "attn/kv_device.h"
 
 typedef struct mxa_page_pool {
+    const mxa_kv_device_ops *ops; /* NULL: pages are host memory */
+    mxa_kv_device *device;
     int64_t page_bytes;
     int64_t count, capacity; /* pages there are, and room in the arrays below */
     bool fixed;              /* no more than there are now */
@@ -19,7 +21,8 @@ typedef struct mxa_page_pool {
 } mxa_page_pool;
 
 /*
- * fixed pages in memory (NULL: the pool's own), or none yet (fixed 0). MXA_ERR_MEMORY leaves an empty pool.
+ * fixed pages in memory (NULL: the pool's own), or none yet (fixed 0), of the device that *pool names.
+ * MXA_ERR_MEMORY leaves an empty pool.
  */
 mxa_status mxa_pool_create(mxa_page_pool *pool, int64_t page_bytes, int64_t fixed, void *memory);
 void mxa_pool_free(mxa_page_pool *pool);
@@ -27,7 +30,7 @@ void mxa_pool_free(mxa_page_pool *pool);
 /* At least n pages are free then. MXA_ERR_MEMORY: nothing changed. */
 mxa_status mxa_pool_reserve(mxa_page_pool *pool, int64_t n);
 
-/* A free page, filled with zeros, for one user; there is one. */
+/* A free page for one user; there is one. Host memory is filled with zeros. */
 int32_t mxa_pool_take(mxa_page_pool *pool);
 
 /* One user more of any page. */

@@ -61,9 +61,10 @@ mxa_status mxa_cache_truncate(mxa_cache *c, int64_t b, int64_t length)
         return mxa_fail(MXA_ERR_ARG, "length: the page of token %lld was removed", (long long)length - 1);
     release(c, s, mxa_cache_pages_of(c, length), mxa_cache_pages_of(c, s->length));
     s->length = length;
+    s->unsent_length = true;
     if (c->near_tiles >= 0)
         s->high_first = mxa_min(s->high_first, length);
-    return MXA_OK;
+    return mxa_cache_send(c);
 }
 
 /* to (room is made, no pages) becomes what from is, users aside. */
@@ -76,6 +77,8 @@ static void copy_sequence(const mxa_cache *c, const mxa_cache_sequence *from, mx
         memcpy(to->mean, from->mean, (size_t)(c->opts.heads_kv * c->opts.head_dim) * sizeof *to->mean);
     to->length = from->length;
     to->high_first = from->high_first;
+    to->unsent_first = 0;
+    to->unsent_length = true;
 }
 
 mxa_status mxa_cache_fork(mxa_cache *c, int64_t from, int64_t to)
@@ -87,13 +90,13 @@ mxa_status mxa_cache_fork(mxa_cache *c, int64_t from, int64_t to)
         return status;
     const mxa_cache_sequence *const source = &c->sequences[from];
     mxa_cache_sequence *const s = &c->sequences[to];
-    status = mxa_cache_grow_tables(s, mxa_cache_pages_of(c, source->length));
+    status = mxa_cache_grow_tables(c, s, mxa_cache_pages_of(c, source->length));
     if (status != MXA_OK)
         return status;
     release(c, s, 0, mxa_cache_pages_of(c, s->length));
     copy_sequence(c, source, s);
     share(c, s);
-    return MXA_OK;
+    return mxa_cache_send_all(c);
 }
 
 static void free_sequences(mxa_cache_sequence *s, int64_t n)
@@ -124,7 +127,7 @@ mxa_status mxa_cache_reorder(mxa_cache *c, const int64_t *from)
         const size_t mean_bytes = (size_t)(c->opts.heads_kv * c->opts.head_dim) * sizeof(float);
         made[b].mean = source->mean ? malloc(mean_bytes) : NULL;
         got = (made[b].mean || !source->mean) &&
-              mxa_cache_grow_tables(&made[b], mxa_cache_pages_of(c, source->length)) == MXA_OK;
+              mxa_cache_grow_tables(c, &made[b], mxa_cache_pages_of(c, source->length)) == MXA_OK;
         if (got)
             copy_sequence(c, source, &made[b]);
     }
@@ -139,7 +142,7 @@ mxa_status mxa_cache_reorder(mxa_cache *c, const int64_t *from)
         release(c, &c->sequences[b], 0, mxa_cache_pages_of(c, c->sequences[b].length));
     free_sequences(c->sequences, batch);
     c->sequences = made;
-    return MXA_OK;
+    return mxa_cache_send_all(c);
 }
 
 mxa_status mxa_cache_remove(mxa_cache *c, int64_t b, int64_t first, int64_t n)
@@ -226,7 +229,7 @@ mxa_status mxa_cache_adopt_table(mxa_cache *c, int64_t b, const mxa_cache_table 
     mxa_cache_sequence next = { 0 };
     const int64_t n = status == MXA_OK ? mxa_cache_pages_of(c, t->length) : 0;
     if (status == MXA_OK)
-        status = mxa_cache_grow_tables(&next, mxa_max(n, 1));
+        status = mxa_cache_grow_tables(c, &next, mxa_max(n, 1));
     if (status != MXA_OK) {
         free(next.table[MXA_LOW]);
         free(next.table[MXA_HIGH]);
@@ -236,6 +239,7 @@ mxa_status mxa_cache_adopt_table(mxa_cache *c, int64_t b, const mxa_cache_table 
     next.length = t->length;
     next.high_first = c->near_tiles < 0 ? MXA_FAR : t->high_first;
     next.mean = s->mean;
+    next.unsent_length = true;
     for (int copy = 0; copy < MXA_COPIES; copy++)
         for (int64_t p = 0; p < n; p++)
             next.table[copy][p] = c->layout.page_bytes[copy] ? t->pages[copy][p] : -1;
@@ -245,5 +249,5 @@ mxa_status mxa_cache_adopt_table(mxa_cache *c, int64_t b, const mxa_cache_table 
     release(c, &old, 0, mxa_cache_pages_of(c, old.length));
     free(old.table[MXA_LOW]);
     free(old.table[MXA_HIGH]);
-    return MXA_OK;
+    return mxa_cache_send_all(c);
 }

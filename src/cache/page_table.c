@@ -64,8 +64,13 @@ static void count_need(const mxa_cache *c, const int64_t *counts, int64_t b, nee
     }
 }
 
-mxa_status mxa_cache_grow_tables(mxa_cache_sequence *s, int64_t pages)
+mxa_status mxa_cache_grow_tables(const mxa_cache *c, mxa_cache_sequence *s, int64_t pages)
 {
+    if (c->ops) {
+        const mxa_status status = mxa_cache_result(c, c->ops->reserve_tables(c->device, pages));
+        if (status != MXA_OK)
+            return status;
+    }
     if (pages <= s->capacity)
         return MXA_OK;
     const int64_t capacity = mxa_max(pages, 2 * s->capacity);
@@ -93,28 +98,39 @@ static void drop_high(mxa_cache *c, mxa_cache_sequence *s)
         }
 }
 
-/* A page of one's own that holds what the shared one does. */
-static int32_t own_page(mxa_page_pool *pool, int32_t page)
+/* *page becomes one's own, which holds what the shared one does. */
+static mxa_status own_page(const mxa_cache *c, mxa_page_pool *pool, int copy, int32_t *page)
 {
-    if (page >= 0 && pool->users[page] == 1)
-        return page;
-    const int32_t own = mxa_pool_take(pool);
-    if (page >= 0)
-        memcpy(pool->pages[own], pool->pages[page], (size_t)pool->page_bytes);
-    mxa_pool_release(pool, page);
-    return own;
+    const int32_t shared = *page;
+    mxa_status status = MXA_OK;
+    if (shared >= 0 && pool->users[shared] == 1)
+        return MXA_OK;
+    *page = mxa_pool_take(pool);
+    if (shared >= 0 && c->ops)
+        status =
+            mxa_cache_result(c, c->ops->copy_page(c->device, copy, pool->pages[*page], pool->pages[shared]));
+    else if (shared >= 0)
+        memcpy(pool->pages[*page], pool->pages[shared], (size_t)pool->page_bytes);
+    mxa_pool_release(pool, shared);
+    return status;
 }
 
-static void take_pages(mxa_cache *c, mxa_cache_sequence *s, int64_t n)
+static mxa_status take_pages(mxa_cache *c, mxa_cache_sequence *s, int64_t n)
 {
     const int64_t first = s->length / c->layout.page_tokens, end = mxa_cache_pages_of(c, s->length + n);
     const int64_t had = mxa_cache_pages_of(c, s->length);
+    mxa_status status = MXA_OK;
     for (int copy = 0; copy < MXA_COPIES; copy++)
-        for (int64_t p = first; p < end; p++) {
-            const int32_t page = p < had ? s->table[copy][p] : -1;
-            const bool wanted = copy == MXA_LOW || holds_high(c, p, s->high_first);
-            s->table[copy][p] = wanted ? own_page(&c->pool[copy], page) : -1;
+        for (int64_t p = first; p < end && status == MXA_OK; p++) {
+            const int32_t before = p < had ? s->table[copy][p] : -1;
+            int32_t page = before;
+            if (copy == MXA_LOW || holds_high(c, p, s->high_first))
+                status = own_page(c, &c->pool[copy], copy, &page);
+            s->table[copy][p] = page;
+            if (page != before || p >= had)
+                s->unsent_first = mxa_min(s->unsent_first, p);
         }
+    return status;
 }
 
 mxa_status mxa_cache_make_room(mxa_cache *c, const int64_t *counts)
@@ -123,7 +139,7 @@ mxa_status mxa_cache_make_room(mxa_cache *c, const int64_t *counts)
     mxa_status status = MXA_OK;
     for (int64_t b = 0; b < c->opts.batch && status == MXA_OK; b++) {
         mxa_cache_sequence *const s = &c->sequences[b];
-        status = mxa_cache_grow_tables(s, mxa_cache_pages_of(c, s->length + counts[b]));
+        status = mxa_cache_grow_tables(c, s, mxa_cache_pages_of(c, s->length + counts[b]));
         if (status == MXA_OK && counts[b] > 0)
             count_need(c, counts, b, &total);
     }
@@ -134,7 +150,7 @@ mxa_status mxa_cache_make_room(mxa_cache *c, const int64_t *counts)
             drop_high(c, &c->sequences[b]);
     for (int64_t b = 0; b < c->opts.batch && status == MXA_OK; b++)
         if (counts[b] > 0)
-            take_pages(c, &c->sequences[b], counts[b]);
+            status = take_pages(c, &c->sequences[b], counts[b]);
     return status;
 }
 

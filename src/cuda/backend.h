@@ -13,12 +13,12 @@
 extern "C" {
 #endif
 
-#include "attn/plan.h"
+#include "attn/kv_device.h"
 #include "core/text.h"
 #include "format/copy.h"
 
 /* Changes with every change of the table's functions. */
-#define MXA_CUDA_ABI 1u
+#define MXA_CUDA_ABI 2u
 
 #define MXA_CUDA_LIBRARY_NAME "libmxattn_cuda.so"
 #define MXA_CUDA_ENTRY_NAME   "mxa_cuda_backend_table"
@@ -27,13 +27,13 @@ extern "C" {
 typedef struct mxa_cuda_abi {
     unsigned number;
     int major, minor, patch; /* version of the package */
-    size_t plan_bytes, args_bytes, copy_bytes, info_bytes;
+    size_t plan_bytes, args_bytes, copy_bytes, info_bytes, kv_bytes;
 } mxa_cuda_abi;
 
 #define MXA_CUDA_ABI_HERE                                                                                    \
     {                                                                                                        \
         MXA_CUDA_ABI, MXA_VERSION_MAJOR, MXA_VERSION_MINOR, MXA_VERSION_PATCH, sizeof(struct mxa_plan),      \
-            sizeof(mxa_attention_args), sizeof(mxa_copy), sizeof(mxa_device_info)                            \
+            sizeof(mxa_attention_args), sizeof(mxa_copy), sizeof(mxa_device_info), sizeof(mxa_kv_layout)     \
     }
 
 /* An attention kernel, for the harness. */
@@ -74,6 +74,8 @@ typedef struct mxa_cuda_backend {
                            const mxa_copy *copies, int64_t *n_bad, void *stream);
     mxa_status (*dequantize)(int device, const mxa_copy *copy, const mxa_tensor *out, void *stream);
     mxa_status (*channel_mean)(int device, const mxa_tensor *x, int64_t n_tokens, float *mean, void *stream);
+
+    const mxa_kv_device_ops *kv; /* caches */
 } mxa_cuda_backend;
 
 typedef const mxa_cuda_backend *mxa_cuda_backend_fn(void);

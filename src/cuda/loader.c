@@ -58,7 +58,7 @@ static bool same_abi(const mxa_cuda_abi *a, const mxa_cuda_abi *b)
 {
     return a->number == b->number && a->major == b->major && a->minor == b->minor && a->patch == b->patch &&
            a->plan_bytes == b->plan_bytes && a->args_bytes == b->args_bytes &&
-           a->copy_bytes == b->copy_bytes && a->info_bytes == b->info_bytes;
+           a->copy_bytes == b->copy_bytes && a->info_bytes == b->info_bytes && a->kv_bytes == b->kv_bytes;
 }
 
 static void load(void)

@@ -22,6 +22,7 @@ class Opts(C.Structure):
         ("pages", C.c_int64 * 2),
         ("memory", C.c_void_p * 2),
         ("threads", C.c_int),
+        ("device", C.c_int),
     ]
 
 
@@ -44,6 +45,7 @@ class AttendArgs(C.Structure):
         ("window_left", C.c_int64),
         ("work", C.c_void_p),
         ("work_bytes", C.c_size_t),
+        ("max_length", C.c_int64),
     ]
 
 

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#include "cuda/common/chain_cuda.cuh"
+#include "cuda/kv_append_cuda.cuh"
+
+namespace mxa
+{
+
+namespace
+{
+
+__global__ void __launch_bounds__(kv_threads) kv_append(const __grid_constant__ mxa_cuda_kv_append a)
+{
+    __shared__ KvShared shared;
+    append_block(a, blockIdx.x, shared);
+}
+
+__global__ void __launch_bounds__(MXA_CUDA_KV_CHANGES) kv_send(const __grid_constant__ mxa_cuda_kv_letter l)
+{
+    if (int(threadIdx.x) < l.n)
+        *l.where[threadIdx.x] = l.value[threadIdx.x];
+}
+
+__global__ void __launch_bounds__(kv_threads) kv_means(const __grid_constant__ mxa_cuda_kv kv)
+{
+    const int64_t b = blockIdx.x / unsigned(kv.heads_kv), h = blockIdx.x % unsigned(kv.heads_kv);
+    if (kv.lengths[b] >= MXA_TILE)
+        make_mean(kv, b, h);
+}
+
+} // namespace
+
+} // namespace mxa
+
+mxa_status mxa_cuda_kv_send(const mxa_cuda_kv_letter *letter, cudaStream_t stream)
+{
+    mxa::kv_send<<<1, MXA_CUDA_KV_CHANGES, 0, stream>>>(*letter);
+    return mxa_cuda_launched("kv_send");
+}
+
+mxa_status mxa_cuda_kv_store(const mxa_cuda_kv_append *append, cudaStream_t stream)
+{
+    const unsigned blocks = unsigned(append->n_sequences * append->kv.heads_kv * append->spans);
+    mxa::kv_append<<<blocks, mxa::kv_threads, 0, stream>>>(*append);
+    return mxa_cuda_launched("kv_append");
+}
+
+mxa_status mxa_cuda_kv_means(const mxa_cuda_kv *kv, cudaStream_t stream)
+{
+    mxa::kv_means<<<unsigned(kv->batch * kv->heads_kv), mxa::kv_threads, 0, stream>>>(*kv);
+    return mxa_cuda_launched("kv_means");
+}

@@ -1,0 +1,157 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Rows behind the device's lengths go to the pages that the device's tables name. The last block of a
+ * sequence to be done makes the mean of smooth-K's PREFIX, once there are MXA_TILE tokens, and lets the length
+ * grow: an append of one token is one launch.
+ */
+#ifndef MXA_CUDA_KV_APPEND_CUDA_CUH
+#define MXA_CUDA_KV_APPEND_CUDA_CUH
+
+#include "cuda/kv_row_cuda.cuh"
+
+namespace mxa
+{
+
+constexpr int kv_threads = 128, kv_warps = kv_threads / warp_width;
+
+struct KvShared {
+    KvRow rows[kv_warps];
+    bool is_last;
+};
+
+/* What a block works on: tokens of one page of a sequence and head. */
+struct KvSpan {
+    int64_t b, h;
+    int64_t length, count;    /* of the sequence: before, and what comes */
+    int64_t first, end, page; /* tokens */
+};
+
+__device__ inline KvSpan find_kv_span(const mxa_cuda_kv_append &a, unsigned block)
+{
+    const unsigned span = block % unsigned(a.spans), rest = block / unsigned(a.spans);
+    const int64_t i = rest / unsigned(a.kv.heads_kv);
+    KvSpan s;
+    s.b = a.first + i;
+    s.h = rest % unsigned(a.kv.heads_kv);
+    s.length = a.kv.lengths[s.b];
+    s.count = a.counts[i];
+    s.page = s.length / a.kv.page_tokens + span;
+    s.first = mxa_max(s.page * a.kv.page_tokens, s.length);
+    s.end = mxa_min((s.page + 1) * a.kv.page_tokens, s.length + s.count);
+    return s;
+}
+
+__device__ inline uint8_t *kv_page(const mxa_cuda_kv &kv, int copy, int64_t b, int64_t page)
+{
+    return reinterpret_cast<uint8_t *>(kv.tables[copy][b * kv.table_pages + page]);
+}
+
+/* The rows that a span stores of each token. */
+struct KvTargets {
+    int n;
+    int8_t copy[MXA_COPIES * MXA_KV_OPERANDS], operand[MXA_COPIES * MXA_KV_OPERANDS];
+    uint8_t *page[MXA_COPIES];
+};
+
+__device__ inline KvTargets find_targets(const mxa_cuda_kv_append &a, const KvSpan &s)
+{
+    KvTargets t;
+    t.n = 0;
+    for (int copy = 0; copy < MXA_COPIES; copy++) {
+        const bool stores = a.copies[copy] && a.kv.tiles.head_bytes[copy] > 0;
+        t.page[copy] = stores ? kv_page(a.kv, copy, s.b, s.page) : nullptr;
+        for (int operand = 0; operand < MXA_KV_OPERANDS; operand++)
+            if (t.page[copy] && a.kv.part[copy][operand].format != MXA_FORMAT_NONE) {
+                t.copy[t.n] = int8_t(copy);
+                t.operand[t.n++] = int8_t(operand);
+            }
+    }
+    return t;
+}
+
+/* As mxa_kv_is_unread. */
+__device__ inline bool is_unread(const mxa_cuda_kv &kv, int copy, int operand, int64_t token)
+{
+    return copy == MXA_LOW && kv.part[MXA_HIGH][operand].format != MXA_FORMAT_NONE && token < kv.unread_end;
+}
+
+__device__ inline void store_span(const mxa_cuda_kv_append &a, const KvSpan &s, KvShared &shared)
+{
+    const KvTargets t = find_targets(a, s);
+    const mxa_kv_tiles &tiles = a.kv.tiles;
+    const int lane = int(threadIdx.x) % warp_width, warp = int(threadIdx.x) / warp_width;
+    const int rows = int(s.end - s.first), first_row = int(s.first - s.page * a.kv.page_tokens);
+    for (int job = warp; job < rows * t.n; job += kv_warps) {
+        const int copy = t.copy[job % t.n], operand = t.operand[job % t.n], row = first_row + job / t.n;
+        const int64_t token = s.first + job / t.n;
+        const KvTarget to = { a.kv.part[copy][operand], tiles.part[copy][operand],
+                              t.page[copy] + mxa_kv_tile_at(&tiles, copy, s.h, row), row % tiles.tokens };
+        const mxa_tensor &x = operand == MXA_KV_K ? a.k : a.v;
+        const int64_t offset = s.b * x.stride[0] + s.h * x.stride[1] + (token - s.length) * x.stride[2];
+        const float *const mean =
+            to.part.smooth ? a.kv.mean + (s.b * a.kv.heads_kv + s.h) * to.at.dim : nullptr;
+        store_row(to, x, offset, mean, is_unread(a.kv, copy, operand, token), shared.rows[warp], lane);
+    }
+}
+
+/* Channel d of K in the high row of a token. */
+__device__ inline float high_channel(const mxa_cuda_kv &kv, int64_t b, int64_t h, int token, int d)
+{
+    const mxa_kv_tile_part &at = kv.tiles.part[MXA_HIGH][MXA_KV_K];
+    const mxa_format format = kv.part[MXA_HIGH][MXA_KV_K].format;
+    const int row = token % kv.page_tokens;
+    const uint8_t *const codes = kv_page(kv, MXA_HIGH, b, token / kv.page_tokens) +
+                                 mxa_kv_tile_at(&kv.tiles, MXA_HIGH, h, row) +
+                                 mxa_kv_code_at(&at, row % kv.tiles.tokens, d);
+    if (format == MXA_FORMAT_F32)
+        return load_fresh(reinterpret_cast<const float *>(codes) + d);
+    const uint16_t half = load_fresh(reinterpret_cast<const unsigned short *>(codes) + (at.bits ? 0 : d));
+    return format == MXA_FORMAT_F16 ? mxa_f32_from_f16(half) : mxa_f32_from_bf16(half);
+}
+
+/* Of the first tile of keys as they lie in their high rows: cache/prefix_mean.c. */
+__device__ inline float channel_mean(const mxa_cuda_kv &kv, int64_t b, int64_t h, int d)
+{
+    double sum = 0;
+    int count = 0;
+    for (int token = 0; token < MXA_TILE; token++) {
+        const float x = high_channel(kv, b, h, token, d);
+        if (mxa_f32_is_finite(x)) {
+            sum += double(x);
+            count++;
+        }
+    }
+    return count ? float(sum / count) : 0.0f;
+}
+
+__device__ inline void make_mean(const mxa_cuda_kv &kv, int64_t b, int64_t h)
+{
+    const int dim = kv.tiles.part[MXA_HIGH][MXA_KV_K].dim;
+    for (int d = int(threadIdx.x); d < dim; d += kv_threads)
+        kv.mean[(b * kv.heads_kv + h) * dim + d] = channel_mean(kv, b, h, d);
+}
+
+__device__ inline void append_block(const mxa_cuda_kv_append &a, unsigned block, KvShared &shared)
+{
+    const KvSpan s = find_kv_span(a, block);
+    if (s.first < s.end)
+        store_span(a, s, shared);
+    __syncthreads();
+    if (threadIdx.x == 0)
+        shared.is_last = draw_ticket(a.kv.tickets + s.b) == unsigned(a.spans * a.kv.heads_kv) - 1;
+    __syncthreads();
+    if (!shared.is_last)
+        return;
+    if (a.means && s.length < MXA_TILE && s.length + s.count >= MXA_TILE)
+        for (int64_t h = 0; h < a.kv.heads_kv; h++)
+            make_mean(a.kv, s.b, h);
+    if (threadIdx.x == 0) {
+        a.kv.tickets[s.b] = 0;
+        if (a.lengths)
+            a.kv.lengths[s.b] = s.length + s.count;
+    }
+}
+
+} // namespace mxa
+
+#endif

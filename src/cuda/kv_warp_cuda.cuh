@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the lanes of a warp tell each other, and what blocks do. A host test includes its own instead. */
+#ifndef MXA_CUDA_KV_WARP_CUDA_CUH
+#define MXA_CUDA_KV_WARP_CUDA_CUH
+
+#ifdef MXA_EMULATED_WARP
+#include MXA_EMULATED_WARP
+#else
+
+#include <stdint.h>
+
+namespace mxa
+{
+
+constexpr int warp_width = 32;
+
+__device__ __forceinline__ void warp_barrier()
+{
+    __syncwarp();
+}
+
+/* Of the lanes that share lane / width; width is a power of two. */
+__device__ __forceinline__ uint32_t warp_largest(uint32_t x, int width)
+{
+    if (width == warp_width)
+        return __reduce_max_sync(0xFFFFFFFFu, x);
+    for (int s = 1; s < width; s *= 2)
+        x = max(x, __shfl_xor_sync(0xFFFFFFFFu, x, s));
+    return x;
+}
+
+/* What other blocks have written. */
+template <class T>
+__device__ __forceinline__ T load_fresh(const T *from)
+{
+    return __ldcg(from);
+}
+
+/* The blocks' number, from 0, in which they are done: what those before have written is seen. */
+__device__ __forceinline__ unsigned draw_ticket(unsigned *tickets)
+{
+    __threadfence();
+    const unsigned mine = atomicAdd(tickets, 1u);
+    __threadfence();
+    return mine;
+}
+
+} // namespace mxa
+
+#endif
+
+#endif
