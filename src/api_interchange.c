@@ -22,6 +22,8 @@ static mxa_status check_tokens(const mxa_cache *c, int64_t b, int64_t first, int
 {
     if (!c)
         return mxa_fail(MXA_ERR_ARG, "cache: is NULL");
+    if (c->ops)
+        return mxa_fail(MXA_ERR_UNSUPPORTED, "cache: is a device's, other layouts go through the CPU's");
     if (b < 0 || b >= c->opts.batch)
         return mxa_fail(MXA_ERR_ARG, "b: %lld is not a sequence of the %lld", (long long)b,
                         (long long)c->opts.batch);

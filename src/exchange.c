@@ -146,19 +146,35 @@ static int best_copy(const mxa_cache *c, const mxa_cache_sequence *s, int operan
     return held || !l->part[MXA_LOW][operand].copy.info ? MXA_HIGH : MXA_LOW;
 }
 
-/* Stored rows as numbers, turned back, with their mean. */
-static mxa_status decode_rows(const mxa_kv_rows *rows, const float *mean, const mxa_tensor *out)
+/* Those of V whose channels have factors: times these, then turned back. */
+static mxa_status finish_channels(const mxa_kv_rows *rows, const float *g, const mxa_tensor *out)
 {
+    for (int64_t r = 0; r < rows->n; r++) {
+        float *const x = mxa_row(out, 0, 0, r);
+        for (int64_t d = 0; d < rows->part->dim; d++)
+            x[d] *= g[d];
+    }
+    return rows->part->copy.rotate ? mxa_rotate(out, out) : MXA_OK;
+}
+
+/* Stored rows as numbers, turned back, with their mean. */
+static mxa_status decode_rows(const mxa_kv_rows *rows, const float *mean, const float *channels_g,
+                              const mxa_tensor *out)
+{
+    float one = 1.0f;
     const mxa_copy_plan *const copy = &rows->part->copy;
-    const mxa_packed packed = { .codes = rows->codes, .scales = rows->scales, .g = rows->g };
+    const mxa_packed packed = { .codes = rows->codes,
+                                .scales = rows->scales,
+                                .g = channels_g ? &one : rows->g };
     mxa_quant_opts opts;
     mxa_quant_default(&opts);
-    opts.level = rows->g ? MXA_LEVEL_TOKEN : MXA_LEVEL_NONE;
+    opts.level = rows->g ? MXA_LEVEL_TOKEN : channels_g ? MXA_LEVEL_TENSOR : MXA_LEVEL_NONE;
     opts.fill_tail = true;
-    opts.rotate = copy->rotate;
+    opts.rotate = copy->rotate && !channels_g;
     opts.mean = copy->smooth ? mean : NULL;
     opts.threads = 1;
-    return mxa_dequantize(&packed, copy->info->format, &opts, out);
+    const mxa_status status = mxa_dequantize(&packed, copy->info->format, &opts, out);
+    return status == MXA_OK && channels_g ? finish_channels(rows, channels_g, out) : status;
 }
 
 /* Values of a head's tokens from the best copies that the cache holds. */
@@ -182,7 +198,8 @@ static mxa_status read_head(mxa_exchange *e, int operand, int64_t h)
         mxa_tensor out =
             mxa_tensor_contiguous(to->values + row * to->dim, MXA_DTYPE_F32, 1, 1, rows.n, to->dim);
         out.stride[2] = to->token_step * to->dim;
-        status = decode_rows(&rows, s->mean ? s->mean + h * to->dim : NULL, &out);
+        status = decode_rows(&rows, operand == MXA_KV_K && s->mean ? s->mean + h * to->dim : NULL,
+                             operand == MXA_KV_V ? mxa_kv_channels_g(&view, copy, h) : NULL, &out);
         token += rows.n;
     }
     return status;

@@ -522,6 +522,11 @@ typedef struct mxa_cache_opts {
      */
     const mxa_recipe *recipe;
     const float *mean; /* MXA_SMOOTH_GIVEN: [heads_kv][head_dim], copied; else NULL */
+    /*
+     * [heads_kv][head_dim_v], copied: the factor g of each channel of an INT8 or FP8 V (rotated, with
+     * rotate-v), the same for all tokens. NULL: computed, one for each token.
+     */
+    const float *g_v;
     int64_t rewind;    /* tokens that mxa_cache_truncate can always take back; they widen the near window */
     /* Pages of each kind. 0: as many as tokens need, allocated by the appends that need them. */
     int64_t pages[MXA_PAGE_KINDS];
@@ -548,8 +553,8 @@ typedef struct mxa_cache_size {
 } mxa_cache_size;
 
 /*
- * MXA_ERR_ARG, MXA_ERR_SHAPE, MXA_ERR_FORMAT, MXA_ERR_RULE what opts or its recipe deserve;
- * MXA_ERR_UNSUPPORTED a recipe that no cache has, a head_dim above 256; MXA_ERR_ALIGN memory.
+ * MXA_ERR_ARG, MXA_ERR_SHAPE, MXA_ERR_FORMAT, MXA_ERR_RULE what opts or its recipe deserve; MXA_ERR_SCALE
+ * g_v; MXA_ERR_UNSUPPORTED a recipe that no cache has, a head_dim above 256; MXA_ERR_ALIGN memory.
  */
 MXA_API mxa_status mxa_cache_bytes(const mxa_cache_opts *opts, mxa_cache_size *size);
 
@@ -658,7 +663,8 @@ MXA_API void *mxa_cache_page(const mxa_cache *cache, int kind, int32_t page);
 /*
  * One safetensors file, complete or not there at all: it is written beside path and renamed. Loading checks
  * the checksum and every size; opts NULL: as saved, pages allocated as needed; else shapes, recipe, rewind
- * and page_tokens must be those of the file. A given mean is in the file: opts.mean is the same or NULL.
+ * and page_tokens must be those of the file. A given mean, and g_v, are in the file: in opts they are the
+ * same or NULL.
  * MXA_ERR_FILE the system's reason, or what in the file is not as it was written.
  */
 MXA_API mxa_status mxa_cache_save(const mxa_cache *cache, const char *path);
@@ -690,11 +696,11 @@ typedef struct mxa_foreign_rows {
 } mxa_foreign_rows;
 
 /*
- * Append n tokens to sequence b, or write those of tokens [first, first + n). Low rows that have the layout's
- * format (MXFP4, NVFP4), and are neither smoothed nor rotated, go over as they are: the same codes and scales.
- * All else goes by values: an import decodes, and appends what it finds as mxa_cache_append would; an export
- * takes the high row of a token where one is held, else its low row, turned back and with its mean, and
- * quantises it by the format's defaults (q8_0 as ggml does it).
+ * Append n tokens to sequence b, or write those of tokens [first, first + n). Low rows that have the format
+ * of the layout (MXFP4, NVFP4), and are neither smoothed nor rotated, go over as they are: the same codes and
+ * scales. All else goes by values: an import decodes, and appends what it finds as mxa_cache_append would; an
+ * export takes the high row of a token where one is held, else its low row, turned back and with its mean,
+ * and quantises it by the format's defaults (q8_0 as ggml does it).
  * MXA_ERR_ARG, MXA_ERR_SHAPE the arguments; MXA_ERR_LAYOUT a layout that is none of ggml's, or head_dim or
  * head_dim_v not a multiple of its block; MXA_ERR_ARG a token whose page was removed; MXA_ERR_MEMORY.
  */

@@ -150,6 +150,7 @@ class CacheOpts(C.Structure):
         *((name, C.c_int64) for name in ("batch", "heads_kv", "head_dim", "head_dim_v", "page_tokens")),
         ("recipe", C.c_void_p),
         ("mean", C.c_void_p),
+        ("g_v", C.c_void_p),
         ("rewind", C.c_int64),
         ("pages", C.c_int64 * PAGE_KINDS),
         ("memory", C.c_void_p * PAGE_KINDS),

@@ -37,6 +37,7 @@ typedef struct mxa_kv_view {
     const mxa_kv_layout *layout;
     const mxa_kv_sequence *sequences;
     uint8_t *const *pages[MXA_COPIES]; /* memory by page number */
+    const float *g_v; /* [heads_kv][head_dim_v] factors of the channels of V's low rows, or NULL */
 } mxa_kv_view;
 
 /* Rows that lie one after another. */
@@ -62,6 +63,13 @@ static inline mxa_kv_rows mxa_kv_rows_at(const mxa_kv_view *view, int copy, int 
         .g = part->copy.level == MXA_LEVEL_TOKEN ? (float *)(void *)(record + part->g) + row : NULL,
         .n = mxa_min(end, (page + 1) * l->page_tokens) - first,
     };
+}
+
+/* Those of a head's V; NULL where there are none. */
+static inline const float *mxa_kv_channels_g(const mxa_kv_view *view, int copy, int64_t head)
+{
+    const int64_t dim = view->layout->part[MXA_LOW][MXA_KV_V].dim;
+    return copy == MXA_LOW && view->g_v ? view->g_v + head * dim : NULL;
 }
 
 /* Which copy of V meets the probabilities of a tile whose keys have this copy. */

@@ -7,6 +7,17 @@
 #include "core/status.h"
 #include "core/tensor.h"
 
+static mxa_status copy_factors(mxa_cache *c, const float *g_v)
+{
+    const size_t bytes = (size_t)(c->opts.heads_kv * c->opts.head_dim_v) * sizeof *g_v;
+    c->g_v = g_v ? malloc(bytes) : NULL;
+    if (g_v && !c->g_v)
+        return mxa_fail(MXA_ERR_MEMORY, "g_v: no memory for %zu bytes", bytes);
+    if (g_v)
+        memcpy(c->g_v, g_v, bytes);
+    return MXA_OK;
+}
+
 static mxa_status create_sequences(mxa_cache *c, const float *mean)
 {
     const int64_t batch = c->opts.batch;
@@ -74,6 +85,8 @@ mxa_status mxa_cache_make(const mxa_cache_opts *opts, const mxa_kv_device_ops *o
     }
     if (status == MXA_OK)
         status = create_sequences(made, opts->mean);
+    if (status == MXA_OK)
+        status = copy_factors(made, opts->g_v);
     if (status != MXA_OK)
         mxa_cache_free(made);
     else
@@ -96,6 +109,7 @@ void mxa_cache_free(mxa_cache *c)
         c->ops->destroy(c->device);
     free(c->host_page);
     free(c->sequences);
+    free(c->g_v);
     free(c->views);
     free(c->counts);
     free(c);
@@ -157,7 +171,7 @@ mxa_kv_view mxa_cache_view(const mxa_cache *c)
         const mxa_cache_sequence *const s = &c->sequences[b];
         c->views[b] = (mxa_kv_sequence){ s->length, { s->table[MXA_LOW], s->table[MXA_HIGH] }, s->mean };
     }
-    return (mxa_kv_view){ &c->layout, c->views, { c->pool[MXA_LOW].pages, c->pool[MXA_HIGH].pages } };
+    return (mxa_kv_view){ &c->layout, c->views, { c->pool[MXA_LOW].pages, c->pool[MXA_HIGH].pages }, c->g_v };
 }
 
 /*

@@ -28,6 +28,8 @@ struct mxa_cache {
     mxa_kv_layout layout;
     int64_t near_tiles; /* key tiles before its own that the diag window makes high for a query; -1: none */
     mxa_page_pool pool[MXA_COPIES];
+    bool has_g_v;                 /* low rows of V have the factors of their channels */
+    float *g_v;                   /* [heads_kv][head_dim_v], or NULL */
     const mxa_kv_device_ops *ops; /* NULL: the CPU's cache */
     mxa_kv_device *device;
     uint8_t *host_page; /* of a device's cache: room for a page of either kind */
@@ -38,6 +40,9 @@ struct mxa_cache {
 
 /* Checked opts as a cache without pages and sequences: layout, copies, windows. */
 mxa_status mxa_cache_describe_opts(const mxa_cache_opts *opts, mxa_cache *cache);
+
+/* The same for opts of a file, whose mean and g_v follow: their values are not looked at. */
+mxa_status mxa_cache_describe_sizes(const mxa_cache_opts *opts, mxa_cache *cache);
 
 /* mxa_cache_create and mxa_cache_load, by the ops of the device that opts names; NULL: the CPU. */
 mxa_status mxa_cache_make(const mxa_cache_opts *opts, const mxa_kv_device_ops *ops, mxa_cache **cache);

@@ -34,6 +34,7 @@ typedef struct mxa_cache_numbers {
     uint64_t checksum;
     mxa_cache_opts opts; /* recipe points to the one here */
     mxa_recipe recipe;
+    bool has_g_v;
     const char *sequences; /* the rest, read by mxa_cache_read_sequences */
 } mxa_cache_numbers;
 

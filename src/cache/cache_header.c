@@ -13,6 +13,9 @@ enum { HEADER_STEP = 8, RECIPE_TEXT = 512 };
 static const char opening[] =
     "{\"__metadata__\":{\"format\":\"mxattn-cache\",\"version\":\"1\",\"checksum\":\"";
 
+/* Says that low rows of V have the factors of their channels; without it, each its own. */
+static const char channel_factors[] = ",\"level_v\":\"channel\"";
+
 uint64_t mxa_cache_checksum(uint64_t sum, const void *data, size_t bytes)
 {
     const uint64_t prime = UINT64_C(0x100000001B3);
@@ -57,16 +60,26 @@ static void put_tensor(mxa_text *out, const char *dtype, int64_t rows, int64_t c
     mxa_text_put(out, ",%" PRId64 "]}", *at);
 }
 
+/* Of the vectors that a caller gave. */
 static int64_t mean_bytes(const mxa_cache *c)
 {
     const bool given = c->recipe.smooth_k == MXA_SMOOTH_GIVEN;
     return given ? c->opts.heads_kv * c->opts.head_dim * (int64_t)sizeof(float) : 0;
 }
 
+static int64_t factor_bytes(const mxa_cache *c)
+{
+    return c->has_g_v ? c->opts.heads_kv * c->opts.head_dim_v * (int64_t)sizeof(float) : 0;
+}
+
 static void put_tensors(mxa_text *out, const mxa_cache *c, const mxa_cache_saved *saved)
 {
     static const char *const names[MXA_COPIES] = { "low", "high" };
     int64_t at = 0;
+    if (c->has_g_v) {
+        mxa_text_put(out, ",\"g_v\":");
+        put_tensor(out, "F32", c->opts.heads_kv, c->opts.head_dim_v, factor_bytes(c), &at);
+    }
     if (mean_bytes(c) > 0) {
         mxa_text_put(out, ",\"mean\":");
         put_tensor(out, "F32", c->opts.heads_kv, c->opts.head_dim, mean_bytes(c), &at);
@@ -92,6 +105,8 @@ static void put_header(mxa_text *out, const mxa_cache *c, const mxa_cache_saved 
                  o->head_dim_v);
     mxa_text_put(out, "\",\"page_tokens\":\"%" PRId64 "\",\"rewind\":\"%" PRId64 "\",\"recipe\":\"%s\"",
                  o->page_tokens, o->rewind, recipe);
+    if (c->has_g_v)
+        mxa_text_put(out, "%s", channel_factors);
     for (int i = 0; i < N_LISTS; i++)
         put_list(out, lists[i].name, saved, o->batch, lists[i].offset);
     mxa_text_put(out, "}");
@@ -116,7 +131,7 @@ char *mxa_cache_header(const mxa_cache *c, const mxa_cache_saved *saved, uint64_
 
 int64_t mxa_cache_data_bytes(const mxa_cache *c, const mxa_cache_saved *saved)
 {
-    int64_t total = mean_bytes(c), part;
+    int64_t total = mean_bytes(c) + factor_bytes(c), part;
     for (int64_t b = 0; b < c->opts.batch; b++)
         for (int copy = 0; copy < MXA_COPIES; copy++) {
             const int64_t each = c->layout.page_bytes[copy] + (int64_t)sizeof(int32_t);
@@ -195,6 +210,9 @@ bool mxa_cache_read_numbers(const char *header, mxa_cache_numbers *n)
     n->opts.rewind = named_number(&at, "rewind");
     read_recipe(&at, &n->recipe);
     n->opts.recipe = &n->recipe;
+    n->has_g_v = at && strncmp(at, channel_factors, strlen(channel_factors)) == 0;
+    if (n->has_g_v)
+        expect(&at, channel_factors);
     n->sequences = at;
     return at && batch <= (int64_t)strlen(at); /* each has its numbers there */
 }

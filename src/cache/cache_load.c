@@ -23,7 +23,7 @@ typedef struct reader {
     const float *mean; /* that the caller expects, or NULL */
 } reader;
 
-static const float some_mean; /* says that there is one; its values follow the header */
+static const float some; /* says that there is a mean or g_v; its values follow the header */
 
 static mxa_status bad_file(const reader *r, const char *what)
 {
@@ -65,8 +65,9 @@ static mxa_status check_header(reader *r)
         return bad_file(r, "is not a cache of this version, or its header was altered");
     mxa_cache described;
     mxa_cache_opts opts = r->numbers.opts;
-    opts.mean = r->numbers.recipe.smooth_k == MXA_SMOOTH_GIVEN ? &some_mean : NULL;
-    const mxa_status status = mxa_cache_describe_opts(&opts, &described);
+    opts.mean = r->numbers.recipe.smooth_k == MXA_SMOOTH_GIVEN ? &some : NULL;
+    opts.g_v = r->numbers.has_g_v ? &some : NULL;
+    const mxa_status status = mxa_cache_describe_sizes(&opts, &described);
     if (status != MXA_OK)
         return bad_file(r, "holds numbers that no cache has");
     const int64_t batch = opts.batch;
@@ -107,7 +108,7 @@ static mxa_status check_opts(const mxa_cache_opts *o, const reader *r)
         return mxa_cache_describe_opts(o, &described); /* says so */
     mxa_cache_opts complete = *o;
     if (o->recipe && o->recipe->smooth_k == MXA_SMOOTH_GIVEN && !o->mean)
-        complete.mean = &some_mean;
+        complete.mean = &some;
     mxa_status status = mxa_cache_describe_opts(&complete, &described);
     const int64_t wanted[6] = {
         o->batch, o->heads_kv, o->head_dim, o->head_dim_v, o->page_tokens, o->rewind
@@ -124,9 +125,9 @@ static mxa_status check_opts(const mxa_cache_opts *o, const reader *r)
         return status;
     mxa_recipe_text(&described.recipe, own, sizeof own);
     mxa_recipe_text(&r->numbers.recipe, saved, sizeof saved);
-    return strcmp(own, saved) == 0
-               ? MXA_OK
-               : mxa_fail(MXA_ERR_ARG, "recipe: %.200s is not the file's %.200s", own, saved);
+    if (strcmp(own, saved) != 0)
+        return mxa_fail(MXA_ERR_ARG, "recipe: %.200s is not the file's %.200s", own, saved);
+    return o->g_v && !r->numbers.has_g_v ? mxa_fail(MXA_ERR_ARG, "g_v: given, but not in the file") : MXA_OK;
 }
 
 /* All of the data before any memory is taken for it: what lengths say is then what was written. */
@@ -228,6 +229,23 @@ static mxa_status read_data(reader *r, mxa_cache *c)
     return status == MXA_OK ? mxa_cache_send_all(c) : status;
 }
 
+/* The factors of V's channels, *g_v of malloc, where the file has some: those that opts give, if they do. */
+static mxa_status read_factors(reader *r, const mxa_cache_opts *opts, float **g_v)
+{
+    const mxa_cache_opts *const o = &r->numbers.opts;
+    const size_t bytes = (size_t)(o->heads_kv * o->head_dim_v) * sizeof **g_v;
+    if (!r->numbers.has_g_v)
+        return MXA_OK;
+    *g_v = malloc(bytes);
+    if (!*g_v)
+        return no_memory(r);
+    if (!read_bytes(r, *g_v, bytes))
+        return bad_file(r, "cannot be read");
+    if (opts && opts->g_v && memcmp(opts->g_v, *g_v, bytes) != 0)
+        return mxa_fail(MXA_ERR_ARG, "g_v: is not that of \"%.200s\"", r->path);
+    return MXA_OK;
+}
+
 static mxa_status load(reader *r, const mxa_cache_opts *opts, const mxa_kv_device_ops *ops, mxa_cache **cache)
 {
     mxa_status status = read_header(r);
@@ -244,11 +262,16 @@ static mxa_status load(reader *r, const mxa_cache_opts *opts, const mxa_kv_devic
     float *const mean = given ? calloc((size_t)(own.heads_kv * own.head_dim), sizeof *mean) : NULL;
     if (given && !mean)
         return no_memory(r);
+    float *g_v = NULL;
+    status = read_factors(r, opts, &g_v);
+    own.g_v = g_v;
     r->mean = opts ? opts->mean : NULL;
     own.mean = mean;
     mxa_cache *made = NULL;
-    status = mxa_cache_make(&own, ops, &made);
+    if (status == MXA_OK)
+        status = mxa_cache_make(&own, ops, &made);
     free(mean);
+    free(g_v);
     if (status == MXA_OK)
         status = read_data(r, made);
     if (status != MXA_OK)

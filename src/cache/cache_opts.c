@@ -5,6 +5,7 @@
 #include "core/status.h"
 #include "core/tensor.h"
 #include "format/format.h"
+#include "format/second_level.h"
 
 enum { PAGE_STEP = 16, PAGE_MAX = 256, DEFAULT_PAGE = 64, DEFAULT_REWIND = 16, MAX_THREADS = 1024 };
 
@@ -54,7 +55,7 @@ static mxa_status check_numbers(const mxa_cache_opts *o)
 }
 
 /* What holds for caches beyond mxa_recipe_check. */
-static mxa_status check_recipe(const mxa_recipe *r, const float *mean)
+static mxa_status check_recipe(const mxa_recipe *r, const float *mean, bool has_g_v)
 {
     if (r->exact)
         return mxa_fail(MXA_ERR_UNSUPPORTED,
@@ -75,6 +76,22 @@ static mxa_status check_recipe(const mxa_recipe *r, const float *mean)
     const mxa_format_info *const v = mxa_format_get(r->v);
     if (r->rotate_v && !(v && v->quantized))
         return mxa_fail(MXA_ERR_ARG, "recipe: rotate-v, but v is not quantised");
+    if (has_g_v && r->v != MXA_FORMAT_INT8 && r->v != MXA_FORMAT_FP8)
+        return mxa_fail(MXA_ERR_ARG, "g_v: given, but the recipe's v is not int8 or fp8");
+    return MXA_OK;
+}
+
+/* The factors of V's channels. */
+static mxa_status check_factors(const mxa_cache *c, const float *g_v)
+{
+    if (g_v && c->opts.device >= MXA_DEVICE_CUDA_0)
+        return mxa_fail(MXA_ERR_UNSUPPORTED, "g_v: given, but a device's cache has factors of V per token");
+    if ((uintptr_t)g_v % _Alignof(float) != 0)
+        return mxa_fail(MXA_ERR_ALIGN, "g_v: %p is not aligned to float", (const void *)g_v);
+    for (int64_t i = 0; g_v && i < c->opts.heads_kv * c->opts.head_dim_v; i++)
+        if (!mxa_g_is_legal(g_v[i]))
+            return mxa_fail(MXA_ERR_SCALE, "g_v: %g at %lld is outside 2^-117..2^117", (double)g_v[i],
+                            (long long)i);
     return MXA_OK;
 }
 
@@ -83,13 +100,14 @@ static mxa_format pv_format(mxa_pv pv)
     return pv == MXA_PV_F16 ? MXA_FORMAT_F16 : MXA_FORMAT_BF16;
 }
 
-static mxa_copy_plan plan_v(mxa_format format, bool rotate)
+/* level DEFAULT: that of the format. */
+static mxa_copy_plan plan_v(mxa_format format, mxa_level level, bool rotate)
 {
     const mxa_format_info *const info = mxa_format_get(format);
     return (mxa_copy_plan){
         .info = info,
         .rule = info->default_rule,
-        .level = mxa_copy_level(info, MXA_LEVEL_DEFAULT),
+        .level = mxa_copy_level(info, level),
         .rotate = rotate,
         .stored = true,
     };
@@ -106,9 +124,9 @@ static void plan_parts(mxa_cache *c, const mxa_plan *plan)
         c->q[copy] = plan->q[copy];
         part[copy][MXA_KV_K].copy = plan->k[copy];
     }
-    part[MXA_LOW][MXA_KV_V].copy = plan_v(v, r->rotate_v);
+    part[MXA_LOW][MXA_KV_V].copy = plan_v(v, c->has_g_v ? MXA_LEVEL_NONE : MXA_LEVEL_DEFAULT, r->rotate_v);
     if (plan->k[MXA_LOW].info && plan->k[MXA_HIGH].info && mxa_format_get(v)->quantized)
-        part[MXA_HIGH][MXA_KV_V].copy = plan_v(pv_format(c->layout.pv), r->rotate_v);
+        part[MXA_HIGH][MXA_KV_V].copy = plan_v(pv_format(c->layout.pv), MXA_LEVEL_DEFAULT, r->rotate_v);
 }
 
 static int64_t place(int64_t *used, int64_t bytes)
@@ -179,7 +197,7 @@ static mxa_status plan_copies(mxa_cache *c)
     return MXA_OK;
 }
 
-mxa_status mxa_cache_describe_opts(const mxa_cache_opts *opts, mxa_cache *cache)
+mxa_status mxa_cache_describe_sizes(const mxa_cache_opts *opts, mxa_cache *cache)
 {
     if (!opts)
         return mxa_fail(MXA_ERR_ARG, "opts: is NULL");
@@ -189,6 +207,8 @@ mxa_status mxa_cache_describe_opts(const mxa_cache_opts *opts, mxa_cache *cache)
     *cache = (mxa_cache){ .opts = *opts };
     cache->opts.recipe = NULL;
     cache->opts.mean = NULL;
+    cache->opts.g_v = NULL;
+    cache->has_g_v = opts->g_v != NULL;
     mxa_status status = check_numbers(opts);
     if (status == MXA_OK && !opts->recipe)
         status = mxa_recipe_parse(default_recipe, &cache->recipe);
@@ -197,7 +217,7 @@ mxa_status mxa_cache_describe_opts(const mxa_cache_opts *opts, mxa_cache *cache)
     if (status == MXA_OK)
         status = mxa_recipe_check(&cache->recipe);
     if (status == MXA_OK)
-        status = check_recipe(&cache->recipe, opts->mean);
+        status = check_recipe(&cache->recipe, opts->mean, cache->has_g_v);
     if (status == MXA_OK)
         status = plan_copies(cache);
     if (status == MXA_OK)
@@ -205,6 +225,12 @@ mxa_status mxa_cache_describe_opts(const mxa_cache_opts *opts, mxa_cache *cache)
     if (status == MXA_OK)
         plan_windows(cache);
     return status;
+}
+
+mxa_status mxa_cache_describe_opts(const mxa_cache_opts *opts, mxa_cache *cache)
+{
+    const mxa_status status = mxa_cache_describe_sizes(opts, cache);
+    return status == MXA_OK ? check_factors(cache, opts->g_v) : status;
 }
 
 int64_t mxa_cache_near_first(const mxa_cache *c, int64_t position)

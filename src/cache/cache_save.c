@@ -108,6 +108,8 @@ static void put_sequence(sink *out, const mxa_cache *c, const mxa_cache_sequence
 
 static void put_data(sink *s, const mxa_cache *c)
 {
+    if (c->has_g_v)
+        put(s, c->g_v, (size_t)(c->opts.heads_kv * c->opts.head_dim_v) * sizeof(float));
     if (c->recipe.smooth_k == MXA_SMOOTH_GIVEN)
         put(s, c->sequences[0].mean, (size_t)(c->opts.heads_kv * c->opts.head_dim) * sizeof(float));
     for (int64_t b = 0; b < c->opts.batch; b++)

@@ -16,6 +16,7 @@ typedef struct mxa_row_coder {
     mxa_code_spec spec;
     mxa_prepare_rows_fn *prepare;
     mxa_quantize_rows_fn *code;
+    const float *channels_g; /* [cols] what each channel is divided by first, for FP8 and INT8; or NULL */
 } mxa_row_coder;
 
 static inline mxa_row_coder mxa_row_coder_of(const mxa_copy_plan *copy)
@@ -26,6 +27,14 @@ static inline mxa_row_coder mxa_row_coder_of(const mxa_copy_plan *copy)
         .prepare = mxa_prepare_pick()->fn,
         .code = mxa_quantize_pick(copy->info->format)->fn,
     };
+}
+
+/* fl(x / g), saturated; NaN and Inf stay. */
+static inline void mxa_divide_channels(float *rows, int64_t n, int64_t cols, const float *g)
+{
+    for (int64_t r = 0; r < n; r++, rows += cols)
+        for (int64_t d = 0; d < cols; d++)
+            rows[d] = mxa_f32_is_finite(rows[d]) ? mxa_saturate(rows[d] / g[d]) : rows[d];
 }
 
 /*
@@ -41,6 +50,8 @@ static inline void mxa_copy_rows(const mxa_row_coder *c, const mxa_source *x, co
     const float one = 1.0f, divisor = mxa_g_divisor(c->copy->info);
     const bool factors = c->copy->level == MXA_LEVEL_TOKEN;
     c->prepare(x, mean, c->copy->rotate, rows, amax);
+    if (c->channels_g)
+        mxa_divide_channels(rows, x->rows, x->cols, c->channels_g);
     for (int64_t r = 0; r < x->rows && factors; r++)
         g[r] = mxa_second_level(divisor, 0, mxa_f32_from_bits(mxa_prepared_row_amax(&prepared, r)));
     c->code(&c->spec, &prepared, factors ? g : &one, factors, codes, scales);

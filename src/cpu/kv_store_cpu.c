@@ -37,7 +37,8 @@ static void store_page(const mxa_kv_view *view, int copy, int operand, const mxa
     const mxa_kv_part *const part = &l->part[copy][operand];
     if (!part->copy.info || s->table[copy][tokens.first / l->page_tokens] < 0)
         return;
-    const mxa_row_coder coder = mxa_row_coder_of(&part->copy);
+    mxa_row_coder coder = mxa_row_coder_of(&part->copy);
+    coder.channels_g = operand == MXA_KV_V ? mxa_kv_channels_g(view, copy, h) : NULL;
     const float *const mean = part->copy.smooth ? s->mean + h * part->dim : NULL;
     for (int64_t first = tokens.first; first < tokens.end;) {
         const bool unread = mxa_kv_is_unread(l, copy, operand, first);

@@ -5,7 +5,7 @@
 
 #include "format/import.h"
 
-/* Packed pairs of n elements as ggml's halves: element j in the low nibble of byte j, j + n / 2 in the high one. */
+/* Packed pairs of n elements as ggml has them: byte j holds elements j, in its low nibble, and j + n / 2. */
 static void pairs_to_halves(const uint8_t *pairs, int n, uint8_t *halves)
 {
     const int quarter = n / 4;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Our layouts, moved to those of other software: the way back of format/import.h. Sizes are checked already. */
+/* Our layouts, moved to those of other software: format/import.h backwards. Sizes are checked already. */
 #ifndef MXA_FORMAT_EXPORT_H
 #define MXA_FORMAT_EXPORT_H
 
 #include <mxattn/mxattn.h>
 
-/* Rows of MXFP4 or NVFP4 codes and row scales as blocks of MXA_FOREIGN_GGML_MXFP4 or MXA_FOREIGN_GGML_NVFP4. */
+/* Rows of MXFP4 or NVFP4 codes and row scales as blocks of ggml's mxfp4 or nvfp4. */
 void mxa_export_blocks(mxa_foreign to, const uint8_t *codes, const uint8_t *scales, int64_t rows,
                        int64_t cols, uint8_t *dst);
 

@@ -94,6 +94,33 @@ static void test_recipes(void **state)
     refuse_opts(&o, MXA_ERR_ARG, "recipe", NULL);
 }
 
+static void test_factors(void **state)
+{
+    (void)state;
+    float g_v[CACHE_HEADS_KV * CACHE_DIM + 1];
+    for (int i = 0; i <= CACHE_HEADS_KV * CACHE_DIM; i++)
+        g_v[i] = 0.5f;
+    static const char *const others[] = { "dma4", "dma4,v=bf16", "dma4,v=mxfp4", "dma8,v=mxint8" };
+    for (int i = 0; i < 4; i++) {
+        mxa_cache_opts o = cache_opts(others[i]);
+        o.g_v = g_v;
+        refuse_opts(&o, MXA_ERR_ARG, "g_v", NULL);
+    }
+    mxa_cache_opts o = cache_opts("dma4,v=fp8");
+    o.g_v = (const float *)(const void *)((const char *)g_v + 1);
+    refuse_opts(&o, MXA_ERR_ALIGN, "g_v", NULL);
+    o.g_v = g_v;
+    static const float bad[] = { 0, -1, NAN, INFINITY, 0x1p118f };
+    for (int i = 0; i < 5; i++) {
+        g_v[CACHE_HEADS_KV * CACHE_DIM - 1] = bad[i];
+        refuse_opts(&o, MXA_ERR_SCALE, "g_v", "127");
+    }
+    g_v[CACHE_HEADS_KV * CACHE_DIM - 1] = 0x1p117f;
+    mxa_cache *c;
+    api_ok(mxa_cache_create(&o, &c));
+    mxa_cache_free(c);
+}
+
 static void test_append(void **state)
 {
     (void)state;
@@ -328,9 +355,11 @@ static void test_tables(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_opts),           API_TEST(test_recipes), API_TEST(test_append),
-        API_TEST(test_capacity),       API_TEST(test_attend),  API_TEST(test_workspace),
-        API_TEST(test_rows_not_taken), API_TEST(test_gone),    API_TEST(test_forks_fill_the_pages),
+        API_TEST(test_opts),      API_TEST(test_recipes),
+        API_TEST(test_factors),   API_TEST(test_append),
+        API_TEST(test_capacity),  API_TEST(test_attend),
+        API_TEST(test_workspace), API_TEST(test_rows_not_taken),
+        API_TEST(test_gone),      API_TEST(test_forks_fill_the_pages),
         API_TEST(test_tables),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -40,6 +40,7 @@ typedef struct problem {
     float softmax_scale, softcap;
     int64_t window_left;
     float *sinks;
+    const float *g_v;
 } problem;
 
 typedef struct result {
@@ -60,6 +61,15 @@ static mxa_tensor random_tensor(int64_t heads, int64_t n, int64_t dim, bool nonf
     return mxa_tensor_contiguous(x, MXA_DTYPE_F32, BATCH, heads, n, dim);
 }
 
+/* Of channels, so unlike that a mistaken one shows. */
+static const float *pick_factors(int64_t n)
+{
+    float *const g = f32(check_bytes((size_t)n * sizeof *g));
+    for (int64_t i = 0; i < n; i++)
+        g[i] = ldexpf(0.02f + 0.001f * (float)check_pick(0, 9), (int)check_pick(0, 6));
+    return g;
+}
+
 /* Most caches are short; some have several segments of keys. */
 static bool fill_cache(problem *p, int64_t heads_kv, int64_t dim, int64_t dim_v, bool nonfinite)
 {
@@ -70,6 +80,8 @@ static bool fill_cache(problem *p, int64_t heads_kv, int64_t dim, int64_t dim_v,
     opts.recipe = &p->recipe;
     opts.rewind = QUERIES_MAX;
     opts.threads = 1;
+    const bool by_token = p->recipe.v != MXA_FORMAT_INT8 && p->recipe.v != MXA_FORMAT_FP8;
+    opts.g_v = p->g_v = by_token || check_pick(0, 1) ? NULL : pick_factors(heads_kv * dim_v);
     const bool segments = p->heads * p->n <= 16 && check_pick(0, 3) == 0;
     const int64_t longest = segments ? check_pick(2048, 4200) : check_pick(QUERIES_MAX, 500);
     const int64_t counts[BATCH] = { longest, check_pick(QUERIES_MAX, longest) };
@@ -156,8 +168,9 @@ static void load_v(const result *r, const mxa_kv_sequence *s, int copy, int64_t 
     const int v_copy = mxa_kv_v_copy(r->view.layout, copy);
     const mxa_kv_rows rows = mxa_kv_rows_at(&r->view, v_copy, MXA_KV_V, s, h_kv, j, j + 1);
     const double g = decode(rows.part->copy.info, rows.codes, rows.scales, rows.g, rows.part->dim, row);
+    const float *const channels_g = mxa_kv_channels_g(&r->view, v_copy, h_kv);
     for (int64_t d = 0; d < rows.part->dim; d++)
-        v[d] = fabs(g * (double)row[d]);
+        v[d] = fabs(g * (channels_g ? (double)channels_g[d] : 1.0) * (double)row[d]);
 }
 
 /* |logit| and the dot product's magnitude of query row at and key j. */

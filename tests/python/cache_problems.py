@@ -29,6 +29,12 @@ RECIPE_LIST = [
     oc.CacheRecipe("bf16,high=f32,v=f32", Recipe(high_q="f32", high_k="f32", diag=ALL), "f32"),
 ]
 BY_TEXT = {r.text: r for r in RECIPE_LIST}
+BY_TEXT |= {
+    r.text + ", by channel": replace(r, by_channel=True) for r in RECIPE_LIST if r.v in ("int8", "fp8")
+}
+BY_TEXT["dma4,v=fp8,rotate-v, by channel"] = oc.CacheRecipe(
+    "dma4,v=fp8,rotate-v", RECIPES["dma4"], "fp8", True, True
+)
 
 
 class Pair:
@@ -38,6 +44,10 @@ class Pair:
         self.recipe, self.batch, self.heads, self.dim = recipe, batch, heads_kv * group, dim
         self.dim_v = dim_v or dim
         fields = {"head_dim_v": self.dim_v, **fields}
+        self.g_v = None
+        if recipe.by_channel:
+            exponents = np.random.default_rng(dim).uniform(-6, -3, (heads_kv, self.dim_v))
+            self.g_v = fields["g_v"] = np.exp2(exponents).astype(np.float32)
         self.cache = mxa_cache.Cache(batch, heads_kv, dim, recipe.text, **fields)
         self.k = [np.zeros((heads_kv, 0, dim), np.float32) for _ in range(batch)]
         self.v = [np.zeros((heads_kv, 0, self.dim_v), np.float32) for _ in range(batch)]
@@ -68,7 +78,9 @@ class Pair:
             if count == 0:
                 continue
             with np.errstate(all="ignore"):
-                want = oc.attend(of.widen(q[b, :, :count]), self.k[b], self.v[b], self.recipe, **options)
+                want = oc.attend(
+                    of.widen(q[b, :, :count]), self.k[b], self.v[b], self.recipe, **options, g_v=self.g_v
+                )
             wrong = oa.compare(o[b, :, :count], lse[b, :, :count], want, out)
             assert wrong is None, f"sequence {b} of {self.length(b)} tokens, {count} queries: {wrong}"
         return o, lse
@@ -102,8 +114,15 @@ class Pair:
         rotated_v = self.recipe.rotate_v
         return [
             (k, k and oc.expected_rows(mxa, self.k[b], fmt_k, oc.pair_is_rotated(r, fmt_k, fmt_q), mean)),
-            (v, v and oc.expected_rows(mxa, self.v[b], fmt_v, rotated_v, None)),
+            (v, v and self.v_rows(b, fmt_v, rotated_v)),
         ], head_bytes
+
+    def v_rows(self, b, fmt, rotated):
+        if self.g_v is None or fmt != self.recipe.v:
+            return oc.expected_rows(mxa, self.v[b], fmt, rotated, None)
+        codes = oc.channel_codes(self.v[b][None], fmt, rotated, self.g_v).codes[0]
+        nothing = np.zeros(codes.shape[:2] + (0,), np.uint8)
+        return codes.view(np.uint8), nothing, nothing
 
     def check_kind(self, b, kind, high_first, pages):
         r, page_tokens = self.recipe.scores, self.cache.opts.page_tokens

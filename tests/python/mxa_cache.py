@@ -18,6 +18,7 @@ class Opts(C.Structure):
         *((name, C.c_int64) for name in "batch heads_kv head_dim head_dim_v page_tokens".split()),
         ("recipe", C.c_void_p),
         ("mean", C.c_void_p),
+        ("g_v", C.c_void_p),
         ("rewind", C.c_int64),
         ("pages", C.c_int64 * 2),
         ("memory", C.c_void_p * 2),
@@ -88,13 +89,14 @@ def counts_of(counts):
     return None if counts is None else np.ascontiguousarray(counts, np.int64)
 
 
-def make_opts(batch, heads_kv, dim, recipe=None, mean=None, **fields):
+def make_opts(batch, heads_kv, dim, recipe=None, mean=None, g_v=None, **fields):
     """recipe: a text or None. The result keeps what it points to."""
     opts = Opts()
     lib().mxa_cache_default(C.byref(opts), C.c_int64(batch), C.c_int64(heads_kv), C.c_int64(dim))
-    opts.keep = [None if recipe is None else mxa.parse_recipe(recipe), mean]
+    opts.keep = [None if recipe is None else mxa.parse_recipe(recipe), mean, g_v]
     opts.recipe = None if recipe is None else C.addressof(opts.keep[0])
     opts.mean = None if mean is None else mean.ctypes.data
+    opts.g_v = None if g_v is None else g_v.ctypes.data
     for name, value in fields.items():
         if name in ("pages", "memory"):
             getattr(opts, name)[:] = value

@@ -19,6 +19,7 @@ class CacheRecipe:
     scores: Recipe
     v: str = "bf16"
     rotate_v: bool = False
+    by_channel: bool = False  # V's factors are given, one for each channel
 
     @property
     def v_windows(self):
@@ -63,15 +64,24 @@ def q_copy(q, recipe, part):
     )
 
 
-def v_copy(v, fmt, rotated):
-    """V [heads, len, dim] as stored, decoded to float64."""
+def channel_codes(v, fmt, rotated, g_v):
+    """V [1, heads, len, dim] over the factors of its channels, as FP8 or INT8 with g = 1."""
+    x = of.prepare(v, rotated=rotated) / g_v[None, :, None]
+    return of.quantize(x, fmt, level="tensor", g=np.ones(1, np.float32))
+
+
+def v_copy(v, fmt, rotated, g_v=None):
+    """V [1, heads, len, dim] as stored, decoded to float64."""
+    if g_v is not None:
+        codes = of.dequantize(channel_codes(v, fmt, rotated, g_v), v.shape[3])
+        return codes.astype(np.float64)[0] * g_v[:, None].astype(np.float64)
     x = of.prepare(v, rotated=rotated)
     if fmt in of.PLAIN_FORMATS:
         return of.round_plain(x, fmt).astype(np.float64)[0]
     return of.dequantize(of.quantize(x, fmt), v.shape[3]).astype(np.float64)[0]
 
 
-def attend(q, k, v, recipe, scale, softcap=0.0, sinks=None, left=-1):
+def attend(q, k, v, recipe, scale, softcap=0.0, sinks=None, left=-1, g_v=None):
     """q [heads, n, dim], k and v [heads_kv, len, dim] as float32: an oracle_attention.Result of the n newest."""
     r, mask = recipe.scores, Mask(causal=True, left=left)
     n, length, group = q.shape[1], k.shape[1], q.shape[0] // k.shape[0]
@@ -81,7 +91,7 @@ def attend(q, k, v, recipe, scale, softcap=0.0, sinks=None, left=-1):
     copies |= {p + "_q": q_copy(q, r, p) for p in ("low", "high")}
     ops = Operands(**copies, mean=None if mean is None else mean[0])
     seen, high = mask.visible(n, length), high_pairs(r, mask, n, length)
-    own = v_copy(v, recipe.v, recipe.rotate_v)
+    own = v_copy(v, recipe.v, recipe.rotate_v, g_v)
     near = v_copy(v, recipe.pv, recipe.rotate_v) if recipe.v_windows else own
     result = oa.Result(*(np.zeros(s) for s in ((q.shape[1], n, v.shape[3]), (q.shape[1], n)) * 2))
     scale = float(np.float32(scale))
@@ -119,7 +129,7 @@ class Part:
     has_g: bool
 
 
-def part_layout(fmt, dim, tokens, at):
+def part_layout(fmt, dim, tokens, at, by_channel=False):
     """The part that starts at an offset, and the offset after it."""
     if fmt is None:
         return None, at
@@ -130,7 +140,7 @@ def part_layout(fmt, dim, tokens, at):
         block = {"nvfp4": 16, "fp8": 0, "int8": 0}.get(fmt, 32)
         cols = -(-dim // block) if block else 0
         row_bytes = (cols * block if block else dim) * bits // 8
-        has_g = fmt in ("nvfp4", "fp8", "int8")
+        has_g = fmt in ("nvfp4", "fp8", "int8") and not by_channel
     parts = [tokens * row_bytes, tokens * cols, 4 * tokens * has_g]
     starts = np.cumsum([at] + [-(-n // 64) * 64 for n in parts])
     return Part(*(int(s) for s in starts[:3]), row_bytes, cols, has_g), int(starts[3])
@@ -142,7 +152,7 @@ def head_layout(recipe, kind, dim, dim_v, tokens):
     has = (r.low_k, r.high_k and (r.diag or r.sink) and r.high_k)[kind]
     k, at = part_layout(has or None, dim, tokens, 0)
     v_fmt = recipe.v if kind == 0 else recipe.pv if recipe.v_windows else None
-    v, at = part_layout(v_fmt, dim_v, tokens, at)
+    v, at = part_layout(v_fmt, dim_v, tokens, at, recipe.by_channel and kind == 0)
     return k, v, at
 
 

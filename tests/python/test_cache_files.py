@@ -125,6 +125,32 @@ def test_given_mean(tmp_path):
     assert abs(lse[0, 0, 0] - (np.log(300) + 3.2 * 32**-0.5)) < 2e-2
 
 
+def test_given_factors(tmp_path):
+    """Factors of V's channels are in the file, a tensor of their own, and refused where they are others."""
+    rng, args = np.random.default_rng(5), (2, 2, 32, "dma4,v=int8,rotate-v")
+    g_v = rng.uniform(0.01, 0.1, (2, 32)).astype(np.float32)
+    cache = mxa_cache.Cache(*args, g_v=g_v)
+    cache.append(*rng.standard_normal((2, 2, 2, 300, 32)).astype(np.float32))
+    cache.save(tmp_path / "a")
+    with safe_open(tmp_path / "a", "np") as f:
+        np.testing.assert_array_equal(f.get_tensor("g_v"), g_v)
+        assert f.metadata()["level_v"] == "channel"
+    q = np.full((2, 4, 1, 32), 0.1, np.float32)
+    want = cache.attend(q, 32)
+    for fields in ({}, {"args": args}, {"args": args, "g_v": g_v}):
+        again = mxa_cache.Cache(*fields.pop("args", ()), load=tmp_path / "a", **fields)
+        again.save(tmp_path / "b")
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+        for x, y in zip(again.attend(q, 32), want):
+            np.testing.assert_array_equal(x, y)
+    refused(tmp_path / "a", "g_v", args=args, status="ERR_ARG", g_v=g_v * 2)
+    mxa_cache.Cache(*args).save(tmp_path / "c")
+    refused(tmp_path / "c", "g_v", args=args, status="ERR_ARG", g_v=g_v)
+    altered = (tmp_path / "a").read_bytes().replace(b"channel", b"channem")
+    (tmp_path / "a").write_bytes(altered)
+    refused(tmp_path / "a")
+
+
 def test_window_of_a_long_sequence(tmp_path):
     """Its first 2^31 tokens were removed: the window has the bits that it has at the start, also from a file."""
     length, page, shift = 1000, 256, 1 << 31

@@ -145,6 +145,22 @@ def test_export_of_smoothed_and_rotated_keys(text):
     np.testing.assert_array_equal(near[0].reshape(-1, 34), ol.ggml_q8_0(want))
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_export_of_values_with_channel_factors(turned):
+    rng = np.random.default_rng(11)
+    g_v = rng.uniform(0.01, 0.1, (HEADS, DIM)).astype(np.float32)
+    k, v = rng.standard_normal((2, 1, HEADS, 40, DIM)).astype(np.float32)
+    text = "low_q=int8,low_k=int8,v=int8" + ",rotate-v" * turned
+    cache = mxa_cache.Cache(1, HEADS, DIM, text, g_v=g_v)
+    cache.append(k, v)
+    size = 40 * HEADS * DIM // 32 * 34
+    got = cache.export_rows(0, 0, 40, ("ggml_q8_0", size), ("ggml_q8_0", size))[1]
+    codes = of.dequantize(oc.channel_codes(v, "int8", turned, g_v), DIM).astype(np.float32)
+    want = codes * g_v[None, :, None]
+    want = (of.rotate(want) if turned else want)[0].transpose(1, 0, 2)
+    np.testing.assert_array_equal(got.reshape(-1, 34), ol.ggml_q8_0(want))
+
+
 def test_q8_0_is_that_of_gguf():
     gguf = pytest.importorskip("gguf")
     rng = np.random.default_rng(3)

@@ -51,6 +51,7 @@ static int64_t place(mxa_kv_work_avx2 *w, const mxa_kv_job *job, const mxa_kv_pr
     w->g_k = carve(base, &used, MXA_TILE * f32);
     w->g_v = carve(base, &used, dim / MXA_MX_BLOCK * MXA_TILE * f32);
     w->alpha = carve(base, &used, rows * f32);
+    w->channel = carve(base, &used, MXA_COPIES * dim * f32);
     w->raw = carve(base, &used, MXA_TILE * dim * f32);
     w->k = carve(base, &used, MXA_AVX2_COLS * dim * f32);
     w->k_scale = carve(base, &used, dim / MXA_MX_BLOCK * MXA_AVX2_COLS * f32);
@@ -144,6 +145,16 @@ static void softmax_row(const mxa_kv_work_avx2 *w, int64_t r, mxa_span groups, c
     sums->max[r] = max;
 }
 
+static void load_channels(const mxa_kv_work_avx2 *w)
+{
+    const int64_t channels = w->job->channels;
+    for (int copy = 0; copy < MXA_COPIES; copy++) {
+        const float *const g = mxa_kv_channels_g(w->job->view, copy, w->unit->h_kv);
+        for (int64_t d = 0; d < channels; d++)
+            w->channel[copy * channels + d] = g && d < w->job->out->shape[3] ? g[d] : 1.0f;
+    }
+}
+
 static void add_tile(mxa_kv_work_avx2 *w, int64_t k_tile, const mxa_kv_sums *sums,
                      const mxa_kv_phases *phases)
 {
@@ -173,6 +184,7 @@ void mxa_kv_segment_phases_avx2(const mxa_kv_job *job, const mxa_kv_unit *u, mxa
     for (int copy = 0; copy < MXA_COPIES; copy++)
         if (job->q[copy].copy->info)
             mxa_kv_load_q_avx2(&w, copy);
+    load_channels(&w);
     memset(sums->o, 0, (size_t)(w.rows * job->channels) * sizeof *sums->o);
     for (int64_t r = 0; r < w.rows; r++) {
         sums->max[r] = -INFINITY;

@@ -33,6 +33,7 @@ typedef struct mxa_kv_work_avx2 {
     float *alpha;   /* [rows] what O so far is multiplied with */
     float *scaled;  /* [rows][MXA_TILE] P times the factors of V */
     float *g_v;     /* [channels / 32][MXA_TILE] of blocks, or [MXA_TILE] of tokens */
+    float *channel; /* [MXA_COPIES][channels] factors of V's channels, 1 where there are none */
     void *raw;      /* rows as they are decoded: 16 keys, or V of the tile */
     void *k;        /* 16 keys side by side */
     float *k_scale; /* [dim / 32][16] */

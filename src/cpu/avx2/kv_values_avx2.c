@@ -130,6 +130,7 @@ MXA_AVX2_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w, 
     const int64_t row_bytes = v->stride * (kind == MXA_KV_BYTES    ? 1
                                            : kind == MXA_KV_FLOATS ? (int64_t)sizeof(float)
                                                                    : 2);
+    const float *const channel = w->channel + w->v_copy * channels + c;
     __m256 sums[MXA_AVX2_ROWS][2];
 #pragma GCC unroll 6
     for (int r = 0; r < rows; r++)
@@ -155,7 +156,9 @@ MXA_AVX2_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w, 
         const __m256 shrink = _mm256_broadcast_ss(w->alpha + row + r);
         for (int half = 0; half < 2; half++) {
             float *const to = o + r * channels + half * MXA_AVX2_LANES;
-            _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_loadu_ps(to), shrink, sums[r][half]));
+            const __m256 g = _mm256_loadu_ps(channel + half * MXA_AVX2_LANES);
+            _mm256_storeu_ps(to,
+                             _mm256_fmadd_ps(_mm256_loadu_ps(to), shrink, _mm256_mul_ps(sums[r][half], g)));
         }
     }
 }

@@ -152,6 +152,7 @@ MXA_AVX512_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w
 {
     const int64_t element = kind == MXA_KV_BYTES ? 1 : kind == MXA_KV_FLOATS ? (int64_t)sizeof(float) : 2;
     const int64_t row_bytes = v->stride * element, channels = w->job->channels;
+    const __m512 g = _mm512_loadu_ps(w->channel + w->v_copy * channels + c);
     __m512 sums[ROWS][2];
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
@@ -173,7 +174,8 @@ MXA_AVX512_INLINE void multiply_pv(int kind, int rows, const mxa_kv_work_avx2 *w
     }
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++) {
-        const __m512 sum = _mm512_add_ps(sums[r][0], sums[r][1]), shrink = _mm512_set1_ps(w->alpha[row + r]);
+        const __m512 sum = _mm512_mul_ps(_mm512_add_ps(sums[r][0], sums[r][1]), g);
+        const __m512 shrink = _mm512_set1_ps(w->alpha[row + r]);
         _mm512_storeu_ps(o + r * channels, _mm512_fmadd_ps(_mm512_loadu_ps(o + r * channels), shrink, sum));
     }
 }

@@ -63,6 +63,14 @@ static void load_rows(const mxa_kv_job *job, const mxa_kv_unit *u, int copy, int
     }
 }
 
+/* The factors of V's channels. */
+static void multiply_channels(float (*rows)[MXA_DIM_MAX], int64_t n, int64_t dim, const float *g)
+{
+    for (int64_t r = 0; r < n && g; r++)
+        for (int64_t d = 0; d < dim; d++)
+            rows[r][d] *= g[d];
+}
+
 static float dot(const float *a, const float *b, int64_t dim)
 {
     mxa_vec sum[4] = { mxa_vec_all(0), mxa_vec_all(0), mxa_vec_all(0), mxa_vec_all(0) };
@@ -116,6 +124,8 @@ static void add_tile(const mxa_kv_job *job, const mxa_kv_unit *u, int64_t k_tile
     const int64_t dim = job->view->layout->part[copy][MXA_KV_K].dim;
     load_rows(job, u, copy, MXA_KV_K, keys, w->k, w->g_k);
     load_rows(job, u, v_copy, MXA_KV_V, keys, w->v, w->g_v);
+    multiply_channels(w->v, keys.end - keys.first, job->out->shape[3],
+                      mxa_kv_channels_g(job->view, v_copy, u->h_kv));
     for (int64_t r = 0; r < u->n_heads * u->n_queries; r++) {
         const mxa_span seen = mxa_kv_tile_keys(u, k_tile, r % u->n_queries, 1);
         const mxa_span own = { seen.first - keys.first, mxa_max(seen.end, seen.first) - keys.first };

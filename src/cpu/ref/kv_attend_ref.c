@@ -45,7 +45,7 @@ static double logit(const mxa_kv_job *job, int copy, int64_t r, double g_k, doub
 }
 
 /* -Inf counts as masked, NaN and +Inf make the row NaN. */
-static void add_key(row *w, double s, double g_v, int64_t dim)
+static void add_key(row *w, double s, double g_v, const float *channels_g, int64_t dim)
 {
     if (s == -INFINITY)
         return;
@@ -64,7 +64,7 @@ static void add_key(row *w, double s, double g_v, int64_t dim)
     w->sum += p;
     for (int64_t d = 0; d < dim; d++) {
         if (mxa_f32_is_finite(w->v[d]))
-            w->o[d] += p * g_v * (double)w->v[d];
+            w->o[d] += p * g_v * (channels_g ? (double)channels_g[d] : 1.0) * (double)w->v[d];
         else
             w->nonfinite[d] += w->v[d];
     }
@@ -76,13 +76,14 @@ static void add_keys(const mxa_kv_job *job, const mxa_kv_unit *u, int64_t r, mxa
     const mxa_kv_sequence *const s = &view->sequences[u->b];
     const int copy = mxa_tile_is_high(&u->map, u->tile, keys.first / MXA_TILE) ? MXA_HIGH : MXA_LOW;
     const int64_t dim_v = job->out->shape[3];
+    const int v_copy = mxa_kv_v_copy(view->layout, copy);
+    const float *const channels_g = mxa_kv_channels_g(view, v_copy, u->h_kv);
     for (int64_t j = keys.first; j < keys.end && !isnan(w->max); j++) {
         const mxa_kv_rows k = mxa_kv_rows_at(view, copy, MXA_KV_K, s, u->h_kv, j, j + 1);
-        const mxa_kv_rows v =
-            mxa_kv_rows_at(view, mxa_kv_v_copy(view->layout, copy), MXA_KV_V, s, u->h_kv, j, j + 1);
+        const mxa_kv_rows v = mxa_kv_rows_at(view, v_copy, MXA_KV_V, s, u->h_kv, j, j + 1);
         const double g_k = load(&k, w->k), g_v = load(&v, w->v);
         const double dot = mxa_dot(w->q[copy], w->k, k.part->dim);
-        add_key(w, logit(job, copy, mxa_kv_row(job, u, r), g_k, dot), g_v, dim_v);
+        add_key(w, logit(job, copy, mxa_kv_row(job, u, r), g_k, dot), g_v, channels_g, dim_v);
     }
 }
 
