@@ -46,27 +46,27 @@ __device__ inline uint8_t *kv_page(const mxa_cuda_kv &kv, int copy, int64_t b, i
     return reinterpret_cast<uint8_t *>(kv.tables[copy][b * kv.table_pages + page]);
 }
 
-/* The rows that a span stores of each token. */
-struct KvTargets {
-    int n;
-    int8_t copy[MXA_COPIES * MXA_KV_OPERANDS], operand[MXA_COPIES * MXA_KV_OPERANDS];
-    uint8_t *page[MXA_COPIES];
-};
-
-__device__ inline KvTargets find_targets(const mxa_cuda_kv_append &a, const KvSpan &s)
+/* Which rows of each token a span stores: bit copy * MXA_KV_OPERANDS + operand. */
+__device__ inline unsigned find_targets(const mxa_cuda_kv_append &a, const KvSpan &s)
 {
-    KvTargets t;
-    t.n = 0;
+    unsigned targets = 0;
     for (int copy = 0; copy < MXA_COPIES; copy++) {
         const bool stores = a.copies[copy] && a.kv.tiles.head_bytes[copy] > 0;
-        t.page[copy] = stores ? kv_page(a.kv, copy, s.b, s.page) : nullptr;
+        const bool has_page = stores && kv_page(a.kv, copy, s.b, s.page);
         for (int operand = 0; operand < MXA_KV_OPERANDS; operand++)
-            if (t.page[copy] && a.kv.part[copy][operand].format != MXA_FORMAT_NONE) {
-                t.copy[t.n] = int8_t(copy);
-                t.operand[t.n++] = int8_t(operand);
-            }
+            if (has_page && a.kv.part[copy][operand].format != MXA_FORMAT_NONE)
+                targets |= 1u << (copy * MXA_KV_OPERANDS + operand);
     }
-    return t;
+    return targets;
+}
+
+/* The i-th bit that is set. */
+__device__ inline int bit_number(unsigned bits, int i)
+{
+    int bit = 0;
+    while (!(bits >> bit & 1) || i-- > 0)
+        bit++;
+    return bit;
 }
 
 /* As mxa_kv_is_unread. */
@@ -75,23 +75,33 @@ __device__ inline bool is_unread(const mxa_cuda_kv &kv, int copy, int operand, i
     return copy == MXA_LOW && kv.part[MXA_HIGH][operand].format != MXA_FORMAT_NONE && token < kv.unread_end;
 }
 
+/* One of the rows of token number i of the span. */
+__device__ inline void store_token(const mxa_cuda_kv_append &a, const KvSpan &s, int target, int i,
+                                   KvRow &row, int lane)
+{
+    const int copy = target / MXA_KV_OPERANDS, operand = target % MXA_KV_OPERANDS;
+    const int64_t token = s.first + i;
+    const int page_row = int(token - s.page * a.kv.page_tokens);
+    const KvTarget to = { a.kv.part[copy][operand], a.kv.tiles.part[copy][operand],
+                          kv_page(a.kv, copy, s.b, s.page) + mxa_kv_tile_at(&a.kv.tiles, copy, s.h, page_row),
+                          page_row % a.kv.tiles.tokens };
+    const mxa_tensor &x = operand == MXA_KV_K ? a.k : a.v;
+    const int64_t offset = s.b * x.stride[0] + s.h * x.stride[1] + (token - s.length) * x.stride[2];
+    const int64_t head = s.b * a.kv.heads_kv + s.h;
+    const float *const mean = to.part.smooth ? a.kv.mean + head * to.at.dim : nullptr;
+    store_row(to, x, offset, mean, is_unread(a.kv, copy, operand, token), row, lane);
+}
+
 __device__ inline void store_span(const mxa_cuda_kv_append &a, const KvSpan &s, KvShared &shared)
 {
-    const KvTargets t = find_targets(a, s);
-    const mxa_kv_tiles &tiles = a.kv.tiles;
+    const unsigned targets = s.first < s.end ? find_targets(a, s) : 0;
     const int lane = int(threadIdx.x) % warp_width, warp = int(threadIdx.x) / warp_width;
-    const int rows = int(s.end - s.first), first_row = int(s.first - s.page * a.kv.page_tokens);
-    for (int job = warp; job < rows * t.n; job += kv_warps) {
-        const int copy = t.copy[job % t.n], operand = t.operand[job % t.n], row = first_row + job / t.n;
-        const int64_t token = s.first + job / t.n;
-        const KvTarget to = { a.kv.part[copy][operand], tiles.part[copy][operand],
-                              t.page[copy] + mxa_kv_tile_at(&tiles, copy, s.h, row), row % tiles.tokens };
-        const mxa_tensor &x = operand == MXA_KV_K ? a.k : a.v;
-        const int64_t offset = s.b * x.stride[0] + s.h * x.stride[1] + (token - s.length) * x.stride[2];
-        const float *const mean =
-            to.part.smooth ? a.kv.mean + (s.b * a.kv.heads_kv + s.h) * to.at.dim : nullptr;
-        store_row(to, x, offset, mean, is_unread(a.kv, copy, operand, token), shared.rows[warp], lane);
-    }
+    const int rows = int(s.end - s.first);
+    int n = 0;
+    for (unsigned left = targets; left; left &= left - 1)
+        n++;
+    for (int job = warp; job < rows * n; job += kv_warps)
+        store_token(a, s, bit_number(targets, job % n), job / n, shared.rows[warp], lane);
 }
 
 /* Channel d of K in the high row of a token. */
@@ -131,25 +141,31 @@ __device__ inline void make_mean(const mxa_cuda_kv &kv, int64_t b, int64_t h)
         kv.mean[(b * kv.heads_kv + h) * dim + d] = channel_mean(kv, b, h, d);
 }
 
-__device__ inline void append_block(const mxa_cuda_kv_append &a, unsigned block, KvShared &shared)
+__device__ inline void end_sequence(const mxa_cuda_kv_append &a, const KvSpan &s)
 {
-    const KvSpan s = find_kv_span(a, block);
-    if (s.first < s.end)
-        store_span(a, s, shared);
-    __syncthreads();
-    if (threadIdx.x == 0)
-        shared.is_last = draw_ticket(a.kv.tickets + s.b) == unsigned(a.spans * a.kv.heads_kv) - 1;
-    __syncthreads();
-    if (!shared.is_last)
-        return;
     if (a.means && s.length < MXA_TILE && s.length + s.count >= MXA_TILE)
         for (int64_t h = 0; h < a.kv.heads_kv; h++)
             make_mean(a.kv, s.b, h);
+    __syncthreads(); /* all have read the length */
     if (threadIdx.x == 0) {
         a.kv.tickets[s.b] = 0;
         if (a.lengths)
             a.kv.lengths[s.b] = s.length + s.count;
     }
+}
+
+__device__ inline void append_block(const mxa_cuda_kv_append &a, unsigned block, KvShared &shared)
+{
+    store_span(a, find_kv_span(a, block), shared);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        const unsigned sequence = block / unsigned(a.spans * a.kv.heads_kv);
+        shared.is_last =
+            draw_ticket(a.kv.tickets + a.first + sequence) == unsigned(a.spans * a.kv.heads_kv) - 1;
+    }
+    __syncthreads();
+    if (shared.is_last)
+        end_sequence(a, find_kv_span(a, block)); /* read again: not kept in registers meanwhile */
 }
 
 } // namespace mxa

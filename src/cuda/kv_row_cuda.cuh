@@ -94,7 +94,8 @@ __device__ inline uint8_t code_mx(const mxa_cuda_kv_part &p, float x, uint32_t a
     }
     const float largest = mxa_saturate(mxa_f32_from_bits(amax) / g);
     *scale = mxa_mx_scale(p.element, p.threshold, mxa_f32_bits(largest));
-    return mxa_mx_encode(p.format, mxa_saturate(x / g) * mxa_pow2(127 - *scale));
+    const float t = mxa_saturate(x / g) * mxa_pow2(127 - *scale);
+    return p.format == MXA_FORMAT_MXINT8 ? mxa_mxint8_encode(t) : mxa_element_encode(p.element, t);
 }
 
 __device__ inline uint8_t code_nvfp4(float x, uint32_t amax, float g, uint8_t *scale)
