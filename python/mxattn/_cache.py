@@ -111,9 +111,9 @@ class Cache:
         """Write one safetensors file, complete or not at all."""
         check(lib.mxa_cache_save(self.handle, os.fsencode(path)))
 
-    def __del__(self) -> None:
+    def __del__(self, free: Any = lib.mxa_cache_free) -> None:  # globals may be gone when Python ends
         if getattr(self, "handle", None):
-            lib.mxa_cache_free(self.handle)
+            free(self.handle)
 
     def __reduce__(self) -> Any:
         raise TypeError("mxattn.Cache: cannot be copied or pickled; use fork(), or save() and load()")

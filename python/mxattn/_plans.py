@@ -107,9 +107,9 @@ class Plan:
         check(lib.mxa_plan_create(C.byref(problem), C.byref(recipe), C.byref(self.handle)))
         self.work_bytes: int = lib.mxa_plan_work_bytes(self.handle)
 
-    def __del__(self) -> None:
+    def __del__(self, free: Any = lib.mxa_plan_free) -> None:  # globals may be gone when Python ends
         if self.handle:
-            lib.mxa_plan_free(self.handle)
+            free(self.handle)
 
     def describe(self) -> str:
         return text_of(lib.mxa_plan_describe, self.handle)

@@ -141,19 +141,20 @@ class QuantizedLayer(CacheLayerMixin):
     def get_max_length(self) -> int:
         return -1
 
+    get_max_cache_shape = get_max_length  # its earlier name
+
     def reset(self) -> None:
         self.cache = self.pending = None
         self.length, self.is_initialized = 0, False
 
-    def crop(self, tokens_to_remove: int) -> None:
-        """Take back the newest -tokens_to_remove tokens, at most the cache's rewind."""
-        if tokens_to_remove > 0:
-            raise ValueError(f"tokens_to_remove: {tokens_to_remove} is above 0; -n takes n tokens back")
+    def crop(self, tokens: int) -> None:
+        """Take back the newest -tokens tokens, or all past the first tokens; the cache's rewind bounds it."""
         if self.cache is None:
             return
+        removed = max(self.length - tokens, 0) if tokens > 0 else -tokens
         for b, length in enumerate(self.cache.lengths.tolist()):
-            self.cache.truncate(b, max(length + tokens_to_remove, 0))
-        self.length += tokens_to_remove
+            self.cache.truncate(b, max(length - removed, 0))
+        self.length -= removed
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         if self.cache is not None:

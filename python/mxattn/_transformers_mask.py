@@ -24,6 +24,8 @@ class Mask(NamedTuple):
     spans: list[tuple[int, int]] | None = None  # [batch] first real key, end of them; None: all are
     offsets: list[list[int]] | None = None  # [batch] cu_seqlens of packed rows; None: no row is packed
 
+    ndim = 4  # Transformers asks a mask that it has made before
+
 
 class Pattern(NamedTuple):
     left: int = -1
@@ -82,8 +84,10 @@ def read_spans(padding: torch.Tensor, kv_offset: int, kv_length: int) -> list[tu
     return spans
 
 
-def read_offsets(sequences: torch.Tensor) -> list[list[int]]:
-    """cu_seqlens of each row of packed sequences' numbers."""
+def read_offsets(sequences: torch.Tensor) -> list[list[int]] | None:
+    """cu_seqlens of each row of packed sequences' numbers; None if no row has more than one."""
+    if (sequences == sequences[:, :1]).all():
+        return None
     rows = []
     for row in sequences.tolist():
         starts = [i for i in range(len(row)) if i == 0 or row[i] != row[i - 1]]
@@ -91,6 +95,7 @@ def read_offsets(sequences: torch.Tensor) -> list[list[int]]:
     return rows
 
 
+@torch.compiler.disable
 def make_mask(
     batch_size: int,
     q_length: int,
@@ -98,10 +103,12 @@ def make_mask(
     q_offset: Any = 0,
     kv_offset: int = 0,
     mask_function: Callable[..., Any] | None = None,
-    attention_mask: torch.Tensor | None = None,
+    attention_mask: torch.Tensor | Mask | None = None,
     **_: Any,
 ) -> Mask:
     """What Transformers' mask interface calls for a model's masks; the layers get its result as their mask."""
+    if isinstance(attention_mask, Mask):  # generate() has made it
+        return attention_mask
     if mask_function is None:
         from transformers.masking_utils import causal_mask_function as mask_function
     pattern = read_pattern(mask_function)

@@ -23,8 +23,9 @@ except ImportError as error:
 
 from ._attention import attention, recipes, varlen_attention
 from ._plans import parse_recipe
-from ._transformers_cache import CachedStates, QuantizedCache
+from ._transformers_cache import CachedStates, QuantizedCache, QuantizedLayer
 from ._transformers_mask import Mask, make_mask
+from .torch import attention_op
 
 __all__ = ["QuantizedCache", "attend", "make_mask", "register"]
 
@@ -83,18 +84,13 @@ def attend(
             "model a 2-D mask of padding, or none"
         )
     options = {"softmax_scale": scaling, "softcap": softcap or 0.0, "sinks": s_aux}
-    batch, heads, q_len, _ = query.shape
-    out = query.new_empty(batch, q_len, heads, value.shape[-1])
     if cached:
-        key.layer.attend(
-            query, attention_mask, out.transpose(1, 2), window_left=attention_mask.left, **options
-        )
-    else:
-        text = recipe if isinstance(recipe, str) else recipe[module.layer_idx]
-        options |= {"recipe": text, "threads": threads}
-        options["window_size"] = attention_mask.left, attention_mask.right
-        fill(out, query, key, value, attention_mask, options)
-    return out, None
+        return attend_cached(query, key.layer, attention_mask, options), None
+    options["recipe"] = recipe if isinstance(recipe, str) else recipe[module.layer_idx]
+    options["threads"] = threads
+    if torch.compiler.is_compiling() and attention_mask.spans is None and attention_mask.offsets is None:
+        return attend_compiled(query, key, value, attention_mask, options), None
+    return attend_rows(query, key, value, attention_mask, options), None
 
 
 def describe(mask: Any) -> str:
@@ -114,17 +110,35 @@ def module_mask(
     return Mask(left, 0 if causal else -1, kv_len - query.shape[2])
 
 
-def fill(
-    out: torch.Tensor,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    mask: Mask,
-    options: dict[str, Any],
-) -> None:
-    """out [batch, q_len, heads, head_dim]. Rows with padding are calls of their own, which see real keys alone:
-    a row's bits are those that it has without padding and batch mates."""
+@torch.compiler.disable
+def attend_cached(
+    query: torch.Tensor, layer: QuantizedLayer, mask: Mask, options: dict[str, Any]
+) -> torch.Tensor:
+    batch, heads, q_len, _ = query.shape
+    out = query.new_empty(batch, q_len, heads, layer.cache.head_dim_v)
+    layer.attend(query, mask, out.transpose(1, 2), window_left=mask.left, **options)
+    return out
+
+
+def attend_compiled(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Mask, options: dict[str, Any]
+) -> torch.Tensor:
+    """The operator, which stays in a compiled graph."""
+    states = [x.transpose(1, 2) for x in (query, key, value)]
+    window = {"window_left": mask.left, "window_right": mask.right}
+    return attention_op(*states, **window, q_offset=mask.q_offset, layout="bshd", **options)[0]
+
+
+@torch.compiler.disable
+def attend_rows(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: Mask, options: dict[str, Any]
+) -> torch.Tensor:
+    """Rows with padding are calls of their own, which see real keys alone: a row's bits are those that it has
+    without padding and batch mates."""
+    batch, heads, q_len, _ = query.shape
+    out = query.new_empty(batch, q_len, heads, value.shape[-1])
     heads_first = out.transpose(1, 2)
+    options["window_size"] = mask.left, mask.right
     if mask.offsets is not None:
         for b, cu in enumerate(mask.offsets):
             row = query[b], key[b], value[b]
@@ -136,6 +150,7 @@ def fill(
             one = slice(b, b + 1)
             real = query[one], key[one, :, first:end], value[one, :, first:end]
             attention(*real, out=heads_first[one], q_offset=mask.q_offset - first, **options)
+    return out
 
 
 register()
