@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+#include "bench_decode.h"
 #include "cli.h"
 #include "device_memory.h"
 #include "json_text.h"
 #include "options.h"
 #include "progress.h"
 #include "table.h"
+#include "time_decode.h"
 #include "time_shape.h"
 
 #include <limits.h>
@@ -12,7 +14,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEY_SHAPE = OPTION_FIRST, KEY_SHAPES, KEY_THREADS, KEY_DEVICE, KEY_JSON };
+enum { KEY_SHAPE = OPTION_FIRST, KEY_SHAPES, KEY_DECODE, KEY_LAYERS, KEY_THREADS, KEY_DEVICE, KEY_JSON };
+
+enum { DEFAULT_LAYERS = 32 };
 
 #define LIST_BYTES 600
 
@@ -22,6 +26,8 @@ typedef struct bench_options {
     size_t name_count;
     int threads; /* 0: as OpenMP decides */
     mxa_device device;
+    bool decode;
+    int64_t layers;
     bool json;
 } bench_options;
 
@@ -35,6 +41,8 @@ typedef struct bench_result {
 static const struct argp_option table_of_options[] = {
     { "shape", KEY_SHAPE, "NAME", 0, "a shape to time, may be repeated (default: all)", 0 },
     { "shapes", KEY_SHAPES, "FILE", 0, "read the shapes from this file", 0 },
+    { "decode", KEY_DECODE, 0, 0, "time decode steps from KV caches: shapes of one query", 0 },
+    { "layers", KEY_LAYERS, "N", 0, "caches of a decode step (default 32)", 0 },
     { "threads", KEY_THREADS, "N", 0, "threads (default: as OpenMP decides)", 0 },
     { "device", KEY_DEVICE, "D", 0, "auto, cpu or cuda:N", 0 },
     { "json", KEY_JSON, 0, 0, "print a JSON list", 0 },
@@ -48,9 +56,15 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     switch (key) {
     case KEY_SHAPE: options->names[options->name_count++] = arg; return 0;
     case KEY_SHAPES: options->file = arg; return 0;
+    case KEY_DECODE: options->decode = true; return 0;
+    case KEY_LAYERS: options->layers = option_integer("--layers", arg, 1, DECODE_LAYERS_MAX); return 0;
     case KEY_THREADS: options->threads = (int)option_integer("--threads", arg, 0, INT_MAX); return 0;
     case KEY_DEVICE: options->device = option_device("--device", arg); return 0;
     case KEY_JSON: options->json = true; return 0;
+    case ARGP_KEY_END:
+        if (options->decode && device_is_cuda(options->device))
+            cli_usage("--decode: times the CPU");
+        return 0;
     case ARGP_KEY_ARG: cli_usage("bench takes no input, not \"%.80s\"", arg);
     default: return options_default(key, state);
     }
@@ -188,11 +202,14 @@ int verb_bench(int argc, char **argv)
     static const struct argp argp = {
         .options = table_of_options,
         .parser = parse,
-        .doc = "Time attention (GFLOP/s) and quantisers (GB/s; fused, unfused, memcpy) on random data.\v"
-               "All shapes take minutes. Example: mxattn bench --shape prefill-2k-d64"
+        .doc =
+            "Time attention (GFLOP/s), quantisers (GB/s; fused, unfused, memcpy) and decode steps on random "
+            "data.\v"
+            "All shapes take minutes. Example: mxattn bench --shape prefill-2k-d64"
     };
     bench_options options = { .names = cli_alloc((uint64_t)argc * sizeof(char *), "the list of shapes"),
-                              .device = MXA_DEVICE_CPU };
+                              .device = MXA_DEVICE_CPU,
+                              .layers = DEFAULT_LAYERS };
     if (options.names == NULL)
         return CLI_FAILED;
     options_parse(&argp, argc, argv, &options);
@@ -201,7 +218,11 @@ int verb_bench(int argc, char **argv)
     for (size_t i = 0; ok && i < options.name_count; i++)
         if (shapes_find(&list, options.names[i]) == NULL)
             refuse_shape(&list, options.names[i]);
-    ok = ok && bench(&options, &list);
+    if (ok && options.decode)
+        ok = bench_decode(&list, options.names, options.name_count, options.layers, options.threads,
+                          options.json);
+    else
+        ok = ok && bench(&options, &list);
     shapes_free(&list);
     free(options.names);
     return ok ? CLI_DONE : CLI_FAILED;

@@ -77,6 +77,9 @@ def test_version():
         ("map --q-len 5 --kv-len 5 file", "file"),
         ("bench --shape nope", "prefill-4k-d64"),
         ("bench file", "file"),
+        ("bench --decode --device cuda:0", "--decode"),
+        ("bench --decode --shape prefill-2k-d64", "prefill-2k-d64"),
+        ("bench --decode --layers 0", "--layers"),
         ("info file", "file"),
     ],
 )
@@ -150,6 +153,26 @@ def test_bench(tmp_path):
         share = row["rate"] / copy["rate"] if row["shape"] == "z" else None
         assert row["of_memcpy"] == (share and pytest.approx(share))
     assert "GB/s" in succeed("bench", "--shapes", shapes, "--shape", "z")
+
+
+def test_bench_of_decode_steps(tmp_path):
+    shapes = tmp_path / "shapes"
+    shapes.write_text(
+        "attention a heads=4 heads_kv=2 q_len=1 kv_len=300 dim=64 batch=2\n"
+        "attention prompt heads=1 q_len=8 dim=32\n"
+        "quantize z heads=1 seq=1 dim=32\n"
+    )
+    words = ("bench", "--decode", "--shapes", shapes, "--layers", 2, "--threads", 1)
+    rows = json.loads(succeed(*words, "--json"))
+    recipes = ["dma4,v=int8", "dma4,v=mxfp4,rotate-v", "dma8,v=int8", "bf16"]
+    assert [(r["shape"], r["recipe"], r["layers"]) for r in rows] == [("a", r, 2) for r in recipes]
+    for row in rows:
+        assert 0 < row["append_share"] and row["runs"] >= 10 and row["p10_ms"] <= row["p90_ms"]
+        assert row["of_read"] == pytest.approx(row["gb_per_s"] / row["read_gb_per_s"])
+    per_token = 2 * 2 * 2 * 64  # K and V of two heads in bf16; up to a page is not full
+    assert per_token <= rows[3]["bytes_per_token"] <= per_token * (1 + 64 / 300)
+    text = succeed(*words)
+    assert "GB/s read by as many threads" in text and "prompt" not in text
 
 
 @pytest.mark.parametrize(
