@@ -1,6 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A model of one ScaledDotProductAttention, K and V expanded, as OpenVINO's CPU plug-in runs it."""
+"""A model of one ScaledDotProductAttention, K and V expanded, as OpenVINO's CPU plug-in runs it.
 
+For one query also two products of the query heads of a key/value head, whose K and V are not expanded.
+"""
+
+import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
@@ -13,9 +17,10 @@ def version():
 
 class Call:
     def __init__(self, problem, arrays, threads, precision):
+        self.shape = problem.shapes()[0]
         arrays = [x[None] for x in arrays]
         parameters = [ops.parameter(x.shape, ov.Type.f32) for x in arrays]
-        node = ops.scaled_dot_product_attention(*parameters, causal=problem.causal and problem.q_len > 1)
+        node = self.node(problem, parameters)
         config = {
             "INFERENCE_NUM_THREADS": threads,
             "NUM_STREAMS": 1,
@@ -30,11 +35,23 @@ class Call:
         for i, x in enumerate(arrays):
             self.request.set_input_tensor(i, ov.Tensor(x))
 
+    @staticmethod
+    def node(problem, parameters):
+        return ops.scaled_dot_product_attention(*parameters, causal=problem.causal and problem.q_len > 1)
+
     def __call__(self):
         self.request.infer()
 
     def result(self):
-        return self.request.get_output_tensor().data[0]
+        return self.request.get_output_tensor().data.reshape(self.shape)
+
+
+class Products(Call):
+    @staticmethod
+    def node(problem, parameters):
+        q, k, v = parameters
+        scores = ops.multiply(ops.matmul(q, k, False, True), np.float32(problem.dim**-0.5))
+        return ops.matmul(ops.softmax(scores, -1), v, False, False)
 
 
 def variants(problem, inputs, threads):
@@ -43,4 +60,11 @@ def variants(problem, inputs, threads):
     q, k, v = inputs
     wide = [q, expand(k, problem), expand(v, problem)]
     types = {"fp32": ov.Type.f32, "bf16": ov.Type.bf16}
-    return {name: lambda t=t: Call(problem, wide, threads, t) for name, t in types.items()}
+    made = {name: lambda t=t: Call(problem, wide, threads, t) for name, t in types.items()}
+    if problem.q_len == 1:
+        grouped = [q.reshape(problem.heads_kv, -1, problem.dim), k, v]
+        made |= {
+            f"{name} products": lambda t=t: Products(problem, grouped, threads, t)
+            for name, t in types.items()
+        }
+    return made

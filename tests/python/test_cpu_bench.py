@@ -37,6 +37,22 @@ def test_a_contender_computes_the_attention(tmp_path, q_len, kv_len):
     contenders["mxattn"].stop()
 
 
+def test_a_step_of_the_cache(tmp_path):
+    problem, missing = Problem(8, 2, 1, 700, 64), []
+    save_inputs(problem, tmp_path)
+    contenders = contest.start(["cache"], [sys.executable], {"MXATTN_LIB": mxa.lib()._name}, missing)
+    entries = contest.enter(contenders["cache"], problem, tmp_path, 1, missing)
+    assert not missing and len(contest.compete(entries, 0, missing)) == len(entries) > 2
+    want = right_rows(problem, load_inputs(tmp_path), [0])
+    for entry, bound in zip(entries, (0.2, 0.3, 0.02, 0.02, 0.005)):
+        entry.contender.ask(rows=entry.place, of=[0], to=str(tmp_path / "rows.npy"))
+        got = np.load(tmp_path / "rows.npy")
+        assert np.linalg.norm(got - want) < bound * np.linalg.norm(want), entry.place
+        assert int(entry.note) >= 2 * 34  # bytes a token and KV head
+    contest.leave(entries)
+    contenders["cache"].stop()
+
+
 def test_what_does_not_run_is_named():
     missing = []
     assert contest.start(["nobody"], [sys.executable], os.environ, missing) == {}
