@@ -60,12 +60,14 @@ def worst(result: Result, budget: Budget) -> float | None:
 
 
 def smallest(results: list[Result], budget: Budget) -> Result | None:
-    """The recipe of the fewest bits within the budget; of equals the better one."""
+    """The recipe of the fewest bits within the budget; of equals that of the least KL divergence, the measure
+    that varies least."""
     fits = []
     for result in results:
         cost = worst(result, budget)
         if cost is not None and cost <= budget.limit:
-            fits.append((size(result), cost, result["recipe"], result))
+            kl = max(part["kl"] for part in measured(result).values())
+            fits.append((size(result), kl, result["recipe"], result))
     return min(fits)[-1] if fits else None
 
 

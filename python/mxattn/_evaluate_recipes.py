@@ -14,6 +14,8 @@ ALL_TILES = 2**63 - 1
 PLAIN_BITS = 16
 FACTOR_BITS = 32
 CACHE_KEYS = "v", "rotate-v"
+LOW_COPY_KEYS = "rule_q", "rule_k", "level_q", "level_k"  # that another low format may not have
+EIGHT = 8
 EIGHT_BITS = {"low_q": "int8", "low_k": "int8"}
 SIXTEEN_BITS = {"low_q": "bf16", "low_k": "bf16"}
 WINDOWS = {"high_q": "bf16", "high_k": "bf16", "diag": str(TILE), "sink": str(TILE)}
@@ -112,13 +114,22 @@ def remedies(recipe: Facts) -> dict[str, str]:
     if "exact" in settings or settings["diag"] == "all":
         return {}
     if settings["high_k"] == "none":
-        wider = settings | WINDOWS
+        wider = WINDOWS
     else:
-        wider = settings | {"diag": str(2 * max(int(settings["diag"]), TILE))}
-    if recipe.bits_k >= PLAIN_BITS:
-        return {"wider": write(wider)}
-    better = EIGHT_BITS if recipe.bits_k < 8 else SIXTEEN_BITS
-    kept = {
-        key: value for key, value in settings.items() if key not in ("rule_q", "rule_k", "level_q", "level_k")
-    }
-    return {"wider": write(wider), "better": write(kept | better)}
+        wider = {"diag": str(2 * max(int(settings["diag"]), TILE))}
+    found = {"wider": change(recipe.text, wider)}
+    if recipe.bits_k < PLAIN_BITS:
+        found["better"] = change(recipe.text, EIGHT_BITS if recipe.bits_k < EIGHT else SIXTEEN_BITS)
+    return found
+
+
+def change(text: str, changes: dict[str, str]) -> str:
+    """The recipe's text with these settings in the place of its own, and without the storage of V."""
+    own = {key: value for key, value in read(text).items() if key not in CACHE_KEYS}
+    for both in ("low", "high"):
+        if both in own:
+            value = own.pop(both)
+            own = {f"{both}_q": value, f"{both}_k": value} | own
+    if "low_k" in changes:
+        own = {key: value for key, value in own.items() if key not in LOW_COPY_KEYS}
+    return write(own | changes)

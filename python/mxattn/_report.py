@@ -83,7 +83,7 @@ def quality_sections(
             "Each point is a recipe; the lines join those that no smaller recipe beats. Chunks go through the "
             "quantised cache, as decoding does it.",
         )
-        caption = "Dots with two standard errors, the best recipe at the bottom."
+        caption = "Dots with two standard errors; recipes in the order of their KL divergence."
         changes = pictures.add("changes", figures.changes(compared), caption)
         yield pages.section("Quality", picture, changes, pages.quality_table(compared, budget))
         yield positions_section(compared, pictures)

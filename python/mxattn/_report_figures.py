@@ -9,7 +9,7 @@ import numpy as np
 
 try:
     from matplotlib.axes import Axes
-    from matplotlib.colors import ListedColormap, LogNorm
+    from matplotlib.colors import LinearSegmentedColormap, ListedColormap, LogNorm
     from matplotlib.figure import Figure
     from matplotlib.ticker import FuncFormatter, NullFormatter
 except ImportError as error:
@@ -24,6 +24,7 @@ INK, SOFT, GRID = "#1f2933", "#6b7785", "#e4e8ec"
 COLORS = "#2563a8", "#d9622b", "#2f8f5b", "#8a4fb5", "#b8860b", "#c23b5a", "#12879a", "#5b6770"
 MARKS = "osD^v"
 TILES = ListedColormap(["#f3f5f7", "#9cc3e6", "#1d4f86"])  # skipped, low, high
+SHARES = LinearSegmentedColormap.from_list("shares", ["#f2b8a6", "#fbeecb", "#a9d8b4"])
 LEAST_KL = 1e-7  # of the axis: float32 sums differ by so much
 MOST_LINES, MOST_LABELS = 8, 14
 TILES_SHOWN = 4096  # tokens of the tile map
@@ -137,7 +138,10 @@ def changes(results: list[Result]) -> Figure:
     for ax in (left, right):
         ax.grid(color=GRID)
         ax.set_axisbelow(True)
-    left.legend(frameon=False, fontsize=9, labelcolor=INK, loc="lower right")
+    handles, labels = left.get_legend_handles_labels()
+    figure.legend(
+        handles, labels, loc="outside upper right", ncols=5, frameon=False, fontsize=9, labelcolor=INK
+    )
     title(left, "Perplexity")
     title(right, "KL divergence")
     return figure
@@ -199,9 +203,9 @@ def passkeys(results: list[Result]) -> Figure:
     grids.append(("own attention", retrieval(results[0], "own_found")))
     figure, axes = start(9.6, 2.7, len(grids), sharey=True)
     for ax, (name, (depths, lengths, share)) in zip(np.ravel(axes), grids):
-        ax.imshow(share, vmin=0, vmax=1, cmap="RdYlGn", aspect="auto", alpha=0.85)
+        ax.imshow(share, vmin=0, vmax=1, cmap=SHARES, aspect="auto")
         for (row, column), value in np.ndenumerate(share):
-            ax.text(column, row, f"{100 * value:.0f}%", ha="center", va="center", fontsize=9, color=INK)
+            ax.text(column, row, f"{100 * value:.0f} %", ha="center", va="center", fontsize=9, color=INK)
         ax.set_xticks(range(len(lengths)), lengths)
         ax.set_yticks(range(len(depths)), [f"{100 * d:.0f} %" for d in depths])
         ax.set_xlabel("tokens")

@@ -38,14 +38,14 @@ section { background: #fff; border: 1px solid var(--line); border-radius: 12px; 
 section.answer { background: var(--pale); border-color: #cfe0f3; }
 .answer .recipe { font-size: 25px; font-weight: 650; color: var(--accent); margin: 2px 0 8px;
   overflow-wrap: anywhere; }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 14px 0 4px; }
+.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 14px 0; }
 .facts div { background: #fff; border-radius: 9px; padding: 10px 14px; }
 .facts b { display: block; font-size: 20px; font-variant-numeric: tabular-nums; }
 .facts span { color: var(--soft); font-size: 13.5px; }
-figure { margin: 6px 0 10px; }
+figure { margin: 6px 0 18px; }
 figure img { display: block; max-width: 100%; height: auto; }
 figcaption, .note { color: var(--soft); font-size: 14px; max-width: 84ch; }
-.scroll { overflow-x: auto; }
+.scroll { overflow-x: auto; margin: 0 0 12px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
@@ -75,8 +75,8 @@ def page(setup: dict[str, Any] | None, sections: Iterable[str]) -> str:
 
 def describe_setup(setup: dict[str, Any]) -> str:
     facts = (
-        f"{setup['parameters'] / 1e6:.4g} million parameters in {setup['dtype']}; {setup['windows']} windows of "
-        f"{setup['length']} tokens of “{setup['text']}”; mxattn {setup['mxattn']}"
+        f"{setup['parameters'] / 1e6:.4g} million parameters in {setup['dtype']}; "
+        f"{setup['windows']} window{'s' * (setup['windows'] > 1)} of {setup['length']} tokens of “{setup['text']}”; mxattn {setup['mxattn']}"
     )
     return f'<p class="setup">{escape(facts)}</p>'
 

@@ -39,5 +39,6 @@ names = sorted(str(f) for f in files("mxattn") if f.parts[0] == "mxattn" and "__
 print(*names)
 assert version("mxattn") == mxattn.__version__
 assert {"mxattn/libmxattn.so", "mxattn/py.typed", "mxattn/__init__.py"} <= set(names)
-assert all(name.endswith((".py", ".so", "/py.typed")) for name in names)
+text = {"mxattn/_text/README.md", "mxattn/_text/persuasion.txt"}
+assert all(name.endswith((".py", ".so", "/py.typed")) or name in text for name in names)
 EOF
