@@ -34,7 +34,8 @@ void mxa_item_begin(const mxa_item_rows *w)
         w->max[row] = finite ? max : -INFINITY;
         w->sum[row] = none ? 0.0f : finite ? 1.0f : NAN;
     }
-    memset(w->o, 0, o_bytes);
+    if (!w->divide)
+        memset(w->o, 0, o_bytes);
     if (w->careful)
         memset(w->nonfinite, 0, o_bytes);
 }
@@ -84,14 +85,20 @@ void mxa_item_collect(const mxa_item_rows *w, const mxa_key_tile *t, int64_t row
     }
 }
 
-/* O / l into w->row; false if one of them is Inf or NaN other than V's own. */
 static bool divide_row(const mxa_item_rows *w, int64_t row)
 {
-    const float *const o = w->o + row * w->channels, *const nonfinite = w->nonfinite + row * w->channels;
-    const float sum = w->sum[row] == 0 ? 1.0f : w->sum[row]; /* O is 0 then */
+    const float *const o = w->o + row * w->channels;
+    const float sum = w->sum[row] == 0 ? 1.0f : w->sum[row];
     for (int64_t d = 0; d < w->dim_v; d++)
         w->row[d] = o[d] / sum;
-    const bool finite = mxa_amax_bits(w->row, w->dim_v) < MXA_F32_INF;
+    return mxa_amax_bits(w->row, w->dim_v) < MXA_F32_INF;
+}
+
+/* The row's output into w->row; false if it holds Inf or NaN other than V's own. */
+static bool finish_row(const mxa_item_rows *w, int64_t row)
+{
+    const bool finite = w->divide ? w->divide(w, row) : divide_row(w, row);
+    const float *const nonfinite = w->nonfinite + row * w->channels;
     for (int64_t d = 0; d < w->dim_v && w->careful; d++)
         if (nonfinite[d] != 0)
             w->row[d] = nonfinite[d];
@@ -129,7 +136,7 @@ bool mxa_item_end(const mxa_item_rows *w, bool *stored)
         stored[row] = has_sum(w, row);
         if (!stored[row])
             continue;
-        stored[row] = divide_row(w, row);
+        stored[row] = finish_row(w, row);
         if (!stored[row] && !w->careful)
             return false;
         store_row(w, to_half, h, w->s->q_first + i);

@@ -10,8 +10,13 @@
 
 #include "cpu/attention_cpu.h"
 
+typedef struct mxa_item_rows mxa_item_rows;
+
+/* O / l of a row, O where l is 0, into row [channels]; false if one of them is Inf or NaN. */
+typedef bool mxa_divide_row_fn(const mxa_item_rows *w, int64_t row);
+
 /* The rows are those of head h, then of the next head, and so on. */
-typedef struct mxa_item_rows {
+struct mxa_item_rows {
     const mxa_attention_job *job;
     const mxa_sequence *s;
     int64_t h, h_kv, tile;
@@ -26,7 +31,9 @@ typedef struct mxa_item_rows {
     float *nonfinite;  /* [n][channels]: visible Inf and NaN of V, summed */
     bool *v_nonfinite; /* [MXA_TILE]: the careful path took Inf or NaN out of this key's V */
     float *row;        /* [channels] */
-} mxa_item_rows;
+    mxa_divide_row_fn
+        *divide; /* for kernels with an O of their own, which mxa_item_begin then does not clear */
+};
 
 /* One key tile: its keys that some row of the query tile sees, counted from the tile's first. */
 typedef struct mxa_key_tile {

@@ -33,11 +33,26 @@ int64_t mxa_amx_place_load(mxa_amx_load *load, const mxa_plan *plan, char *base)
     return used;
 }
 
+static bool divide_row(const mxa_item_rows *item, int64_t row)
+{
+    const mxa_amx_work *const w = (const void *)item; /* whose first member it is */
+    const float *const o = mxa_amx_o(w, row);
+    const __m512 sum = _mm512_set1_ps(item->sum[row] == 0 ? 1.0f : item->sum[row]); /* O is 0 then */
+    __m512 zero = _mm512_setzero_ps();
+    for (int64_t d = 0; d < item->channels; d += MXA_AVX512_LANES) {
+        const __m512 x = _mm512_div_ps(_mm512_loadu_ps(o + d), sum);
+        zero = _mm512_fmadd_ps(x, _mm512_setzero_ps(), zero);
+        _mm512_storeu_ps(item->row + d, x);
+    }
+    return _mm512_cmp_ps_mask(zero, zero, _CMP_UNORD_Q) == 0;
+}
+static_assert(offsetof(mxa_amx_work, item) == 0, "divide_row");
+
 /* Lay out the parts; returns their size. */
 static int64_t place(mxa_amx_work *w, const mxa_plan *plan, char *base)
 {
     const int64_t f32 = sizeof(float), f16 = sizeof(uint16_t);
-    const int64_t rows = mxa_amx_whole(plan->item_rows, MXA_AMX_BLOCK), channels = mxa_amx_channels(plan);
+    const int64_t rows = mxa_amx_whole(plan->item_rows, MXA_AMX_GROUP), channels = mxa_amx_channels(plan);
     int64_t used = mxa_amx_place_load(&w->load, plan, base);
     for (int i = 0; i < MXA_COPIES; i++) {
         if (!plan->q[i].info)
@@ -47,15 +62,15 @@ static int64_t place(mxa_amx_work *w, const mxa_plan *plan, char *base)
         w->copy[i].factor = mxa_amx_carve(base, &used, rows * f32);
         w->copy[i].bias = mxa_amx_carve(base, &used, rows * f32);
     }
-    for (int i = 0; i < 2; i++) {
-        w->dots[i] = mxa_amx_carve(base, &used, MXA_AMX_BLOCK * MXA_TILE * f32);
-        w->p[i] = mxa_amx_carve(base, &used, MXA_AMX_BLOCK * MXA_TILE * f16);
-    }
+    w->dots = mxa_amx_carve(base, &used, MXA_AMX_GROUP * MXA_TILE * f32);
+    w->p = mxa_amx_carve(base, &used, MXA_AMX_GROUP * MXA_TILE * f16);
     w->v = mxa_amx_carve(base, &used, MXA_TILE * channels * f16);
     w->logits = mxa_amx_carve(base, &used, MXA_TILE * f32);
     w->lanes = mxa_amx_carve(base, &used, rows * MXA_AVX512_LANES * f32);
     w->item.channels = channels;
-    w->item.o = mxa_amx_carve(base, &used, rows * channels * f32);
+    w->o_row = mxa_amx_whole(channels, MXA_TILE);
+    w->o = mxa_amx_carve(base, &used, rows * w->o_row * f32);
+    w->item.divide = divide_row;
     w->item.nonfinite = mxa_amx_carve(base, &used, rows * channels * f32);
     w->item.max = mxa_amx_carve(base, &used, rows * f32);
     w->item.sum = mxa_amx_carve(base, &used, rows * f32);
@@ -95,9 +110,9 @@ const char *mxa_attention_amx_refuses(const mxa_plan *plan)
 
 static void begin(mxa_amx_work *w)
 {
-    const int64_t rows = mxa_amx_whole(w->item.n, MXA_AMX_BLOCK), channels = w->item.channels;
+    const int64_t rows = mxa_amx_whole(w->item.n, MXA_AMX_GROUP);
     mxa_item_begin(&w->item);
-    memset(w->item.o + w->item.n * channels, 0, (size_t)((rows - w->item.n) * channels) * sizeof *w->item.o);
+    memset(w->o, 0, (size_t)(rows * w->o_row) * sizeof *w->o);
     memset(w->lanes, 0, (size_t)(rows * MXA_AVX512_LANES) * sizeof *w->lanes);
 }
 
@@ -117,26 +132,53 @@ static bool end(const mxa_amx_work *w, bool *stored)
     return mxa_item_end(&w->item, stored);
 }
 
-static void add_tile(mxa_amx_work *w, const mxa_key_tile *t)
+/* Do all rows see all keys? The first row and the last see least. */
+static bool sees_all(const mxa_amx_work *w, const mxa_key_tile *t)
 {
-    const mxa_item_rows *const item = &w->item;
-    if (!w->copy[t->copy].loaded)
-        mxa_amx_load_q(w, t->copy);
-    mxa_amx_place_keys(&w->keys, item->job->plan,
-                       mxa_job_shared(item->job, item->s, item->h_kv, t->first / MXA_TILE));
-    if (item->careful) {
-        mxa_amx_load_careful_v(w, t);
-        w->keys.v = w->v;
-    }
-    mxa_amx_add_tile(w, t);
+    const mxa_span first = mxa_item_seen(&w->item, t, 0);
+    const mxa_span last = mxa_item_seen(&w->item, t, w->item.head_rows - 1);
+    return mxa_max(first.first, last.first) <= 0 && mxa_min(first.end, last.end) >= MXA_TILE;
 }
 
+static bool has_factor(const float *g_k)
+{
+    __mmask16 any = 0;
+    for (int64_t j = 0; j < MXA_TILE; j += MXA_AVX512_LANES)
+        any |= _mm512_cmp_ps_mask(_mm512_loadu_ps(g_k + j), _mm512_set1_ps(1.0f), _CMP_NEQ_UQ);
+    return any != 0;
+}
+
+static mxa_amx_tile open_tile(mxa_amx_work *w, mxa_key_tile t)
+{
+    const mxa_item_rows *const item = &w->item;
+    if (!w->copy[t.copy].loaded)
+        mxa_amx_load_q(w, t.copy);
+    mxa_amx_keys keys;
+    mxa_amx_place_keys(&keys, item->job->plan,
+                       mxa_job_shared(item->job, item->s, item->h_kv, t.first / MXA_TILE));
+    if (item->careful)
+        mxa_amx_load_careful_v(w, &t);
+    return (mxa_amx_tile){ .t = t,
+                           .copy = &w->copy[t.copy],
+                           .k = keys.k[t.copy],
+                           .v = item->careful ? w->v : keys.v,
+                           .g_k = keys.g_k[t.copy],
+                           .scaled = has_factor(keys.g_k[t.copy]),
+                           .whole = sees_all(w, &t) };
+}
+
+/* There is one tile's careful V. */
 static void add_tiles(mxa_amx_work *w)
 {
     const mxa_span keys = mxa_item_keys(&w->item);
-    for (int64_t i = keys.first / MXA_TILE; keys.first < keys.end && i * MXA_TILE < keys.end; i++) {
-        const mxa_key_tile t = mxa_item_key_tile(&w->item, keys, i);
-        add_tile(w, &t);
+    const int64_t most = w->item.careful ? 1 : MXA_AMX_CHUNK;
+    const int64_t end = keys.first < keys.end ? (keys.end - 1) / MXA_TILE + 1 : 0;
+    mxa_amx_tile tiles[MXA_AMX_CHUNK];
+    for (int64_t i = keys.first / MXA_TILE; i < end; i += most) {
+        const int64_t n = mxa_min(most, end - i);
+        for (int64_t k = 0; k < n; k++)
+            tiles[k] = open_tile(w, mxa_item_key_tile(&w->item, keys, i + k));
+        mxa_amx_add_tiles(w, tiles, n);
     }
 }
 

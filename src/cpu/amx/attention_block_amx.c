@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * All rows against one key tile, 32 at a time: while a block is in the softmax, which takes vector units, the
+ * Rows against key tiles, 32 and one at a time: while a block is in the softmax, which takes vector units, the
  * tile unit multiplies P V of the block before and Q K of the one after.
  */
 #include <math.h>
@@ -12,15 +12,27 @@
 /* Of a tile, in one of 16 lanes: the maximum stays while P is below 2^8 where its usual largest is 1. */
 #define LARGEST_SUM (MXA_AMX_P_SCALE * 0x1p8f)
 
-/* Some rows, and the keys of the tile that they see between them, in whole blocks. */
+enum { ROW_STRIDE = MXA_AMX_PLACES * MXA_TILE }; /* of dots and p, in elements */
+
+/* Some rows, a key tile, and its keys that they see between them, in whole blocks. */
 typedef struct block {
+    const mxa_amx_tile *tile;
     int64_t first; /* row of the item */
     int rows;
     int place; /* of its dots and p */
     int64_t begin, end;
-    bool whole; /* all rows see all keys */
-    mxa_span seen[MXA_AMX_BLOCK];
+    mxa_span seen[MXA_AMX_BLOCK]; /* unless the tile is whole */
 } block;
+
+static float *dots_of(const mxa_amx_work *w, const block *b)
+{
+    return w->dots + b->place * MXA_TILE;
+}
+
+static uint16_t *p_of(const mxa_amx_work *w, const block *b)
+{
+    return w->p + b->place * MXA_TILE;
+}
 
 /*
  * Products that wait: Q K of one block, P V of another, either absent; 32 columns at a time, in steps of 64
@@ -28,10 +40,10 @@ typedef struct block {
  */
 typedef struct products {
     const mxa_amx_work *w;
-    const mxa_amx_copy *c;
     const block *qk, *pv;
     int64_t key, channel; /* the next columns */
-    int64_t done, total;  /* steps */
+    int64_t left, total;  /* steps */
+    int64_t due;          /* steps by the present row, times rows */
 
     bool integers; /* what is in the tile registers */
     int64_t steps_left;
@@ -40,73 +52,94 @@ typedef struct products {
     float *sums;
 } products;
 
-static products products_of(const mxa_amx_work *w, const mxa_amx_copy *c, const block *qk, const block *pv)
+static products products_of(const mxa_amx_work *w, const block *qk, const block *pv)
 {
-    products x = { .w = w, .c = c, .qk = qk, .pv = pv, .key = qk ? qk->begin : 0 };
+    products x = { .w = w, .qk = qk, .pv = pv, .key = qk ? qk->begin : 0 };
     if (qk)
-        x.total += (qk->end - qk->begin) / MXA_AMX_BLOCK * (c->row_bytes / MXA_AMX_ROW_BYTES);
+        x.total += (qk->end - qk->begin) / MXA_AMX_BLOCK * (qk->tile->copy->row_bytes / MXA_AMX_ROW_BYTES);
     if (pv)
         x.total += (pv->end - pv->begin) / MXA_AMX_BLOCK * (w->item.channels / MXA_AMX_BLOCK);
+    x.left = x.total;
     return x;
 }
 
 static void begin_qk(products *x)
 {
-    const int64_t row_bytes = x->c->row_bytes, steps = row_bytes / MXA_AMX_ROW_BYTES;
-    x->integers = x->c->integers;
+    const mxa_amx_copy *const c = x->qk->tile->copy;
+    const int64_t row_bytes = c->row_bytes, steps = row_bytes / MXA_AMX_ROW_BYTES;
+    x->integers = c->integers;
     x->steps_left = steps;
-    x->rows = x->c->q + x->qk->first * row_bytes;
+    x->rows = c->q + x->qk->first * row_bytes;
     x->row_stride = row_bytes;
-    x->columns = x->w->k + x->key / MXA_AMX_ROWS * steps * MXA_AMX_TILE_BYTES;
+    x->columns = x->qk->tile->k + x->key / MXA_AMX_ROWS * steps * MXA_AMX_TILE_BYTES;
     x->next_columns = steps * MXA_AMX_TILE_BYTES;
-    x->sums = x->w->dots[x->qk->place] + x->key;
-    x->sum_stride = MXA_TILE * sizeof *x->sums;
+    x->sums = dots_of(x->w, x->qk) + x->key;
+    x->sum_stride = ROW_STRIDE * sizeof *x->sums;
     x->key += MXA_AMX_BLOCK;
     mxa_amx_zero_sums();
 }
 
 static void begin_pv(products *x)
 {
-    const int64_t channels = x->w->item.channels, step = x->pv->begin / MXA_AMX_BLOCK;
+    const int64_t step = x->pv->begin / MXA_AMX_BLOCK;
     x->integers = false;
     x->steps_left = x->pv->end / MXA_AMX_BLOCK - step;
-    x->rows = (const uint8_t *)(x->w->p[x->pv->place] + x->pv->begin);
-    x->row_stride = MXA_TILE * sizeof *x->w->p[0];
-    x->columns = x->w->keys.v + (x->channel / MXA_AMX_ROWS * MXA_AMX_KEY_STEPS + step) * MXA_AMX_TILE_BYTES;
+    x->rows = (const uint8_t *)(p_of(x->w, x->pv) + x->pv->begin);
+    x->row_stride = ROW_STRIDE * sizeof *x->w->p;
+    x->columns = x->pv->tile->v + (x->channel / MXA_AMX_ROWS * MXA_AMX_KEY_STEPS + step) * MXA_AMX_TILE_BYTES;
     x->next_columns = MXA_AMX_KEY_STEPS * MXA_AMX_TILE_BYTES;
-    x->sums = x->w->item.o + x->pv->first * channels + x->channel;
-    x->sum_stride = channels * (int64_t)sizeof *x->sums;
+    x->sums = mxa_amx_o(x->w, x->pv->first) + x->channel;
+    x->sum_stride = MXA_AMX_PLACES * x->w->o_row * (int64_t)sizeof *x->sums;
     x->channel += MXA_AMX_BLOCK;
     mxa_amx_load_sums(x->sums, x->sum_stride);
 }
 
-/*
- * Go on until a share of all steps is done. A step is as much as stands beside a row or two of softmax in the
- * processor's window of instructions.
- */
-static void advance(products *x, int64_t part, int64_t parts)
+MXA_AVX512_INLINE void step(products *x)
 {
-    for (; x->done * parts < x->total * part; x->done++) {
-        if (x->steps_left == 0 && x->qk && x->key < x->qk->end)
-            begin_qk(x);
-        else if (x->steps_left == 0)
-            begin_pv(x);
-        if (x->integers)
-            mxa_amx_multiply(true, x->rows, x->row_stride, x->columns, x->next_columns);
-        else
-            mxa_amx_multiply(false, x->rows, x->row_stride, x->columns, x->next_columns);
-        x->rows += MXA_AMX_ROW_BYTES;
-        x->columns += MXA_AMX_TILE_BYTES;
-        if (--x->steps_left == 0)
-            mxa_amx_store_sums(x->sums, x->sum_stride);
-    }
+    if (x->steps_left == 0 && x->qk && x->key < x->qk->end)
+        begin_qk(x);
+    else if (x->steps_left == 0)
+        begin_pv(x);
+    if (x->integers)
+        mxa_amx_multiply(true, x->rows, x->row_stride, x->columns, x->next_columns);
+    else
+        mxa_amx_multiply(false, x->rows, x->row_stride, x->columns, x->next_columns);
+    x->rows += MXA_AMX_ROW_BYTES;
+    x->columns += MXA_AMX_TILE_BYTES;
+    x->left--;
+    if (--x->steps_left == 0)
+        mxa_amx_store_sums(x->sums, x->sum_stride);
 }
 
-/* Sums of products, 16 keys. */
+static void finish(products *x)
+{
+    while (x->left > 0)
+        step(x);
+}
+
+/*
+ * The share of one of some rows. A step is as much as stands beside a row or two of softmax in the processor's
+ * window of instructions.
+ */
+MXA_AVX512_INLINE void advance(products *x, int rows)
+{
+    for (x->due += x->total; x->due >= rows; x->due -= rows)
+        step(x);
+}
+
+/*
+ * Sums of products, 16 keys. Integers are below 2^22 and become the last bits of 1.5 * 2^23: two additions in
+ * place of a conversion, as in mxa_amx_exp2_finite.
+ */
 MXA_AVX512_INLINE __m512 load_dots(bool integers, const float *dots)
 {
-    return integers ? _mm512_cvtepi32_ps(_mm512_loadu_si512(dots)) : _mm512_loadu_ps(dots);
+    if (!integers)
+        return _mm512_loadu_ps(dots);
+    const __m512 round = _mm512_set1_ps(0x1.8p23f);
+    const __m512i bits = _mm512_add_epi32(_mm512_loadu_si512(dots), _mm512_castps_si512(round));
+    return _mm512_sub_ps(_mm512_castsi512_ps(bits), round);
 }
+static_assert(127 * 127 * MXA_DIM_MAX < 1 << 22, "sums of INT8 products");
 
 /* How a row's logits come from its dot products, and which keys it sees. */
 typedef struct row_terms {
@@ -125,14 +158,17 @@ MXA_AVX512_INLINE bool weigh_by_old_max(bool integers, bool scaled, bool whole, 
 {
     const __m512 factor = _mm512_set1_ps(x->factor), shift = _mm512_set1_ps(x->shift);
     __m512 sums[2] = { _mm512_setzero_ps(), _mm512_setzero_ps() };
-    for (int64_t j = whole ? 0 : x->begin; j < (whole ? MXA_TILE : x->end); j += MXA_AMX_BLOCK) {
+#pragma GCC unroll 4
+    for (int64_t j = 0; j < MXA_TILE; j += MXA_AMX_BLOCK) {
+        if (!whole && (j < x->begin || j >= x->end))
+            continue;
         __m512 half[2];
 #pragma GCC unroll 2
         for (int n = 0; n < 2; n++) {
             const int64_t at = j + n * MXA_AVX512_LANES;
             const __m512 dots = load_dots(integers, x->dots + at);
             const __m512 y = scaled ? _mm512_mul_ps(dots, _mm512_loadu_ps(x->g_k + at)) : dots;
-            half[n] = mxa_amx_exp2(_mm512_fmadd_ps(y, factor, shift));
+            half[n] = mxa_amx_exp2_finite(_mm512_fmadd_ps(y, factor, shift));
             if (!whole)
                 half[n] = _mm512_maskz_mov_ps(mxa_avx512_span_mask(at, x->seen.first, x->seen.end), half[n]);
             sums[n] = _mm512_add_ps(sums[n], half[n]);
@@ -146,32 +182,29 @@ MXA_AVX512_INLINE bool weigh_by_old_max(bool integers, bool scaled, bool whole, 
     return true;
 }
 
-static bool add_by_old_max(const mxa_amx_work *w, const mxa_amx_copy *c, const block *b, int r, mxa_span seen)
+static row_terms terms_of(const mxa_amx_work *w, const block *b, int r)
 {
     const int64_t row = b->first + r;
-    const row_terms x = { .dots = w->dots[b->place] + r * MXA_TILE,
-                          .g_k = w->g_k,
-                          .factor = c->factor[row],
-                          .shift = c->bias[row] - w->item.max[row] + MXA_AMX_P_LOG2,
-                          .begin = b->begin,
-                          .end = b->end,
-                          .seen = seen };
-    float *const lanes = w->lanes + row * MXA_AVX512_LANES;
-    uint16_t *const p = w->p[b->place] + r * MXA_TILE;
-    const bool whole = seen.first <= 0 && seen.end >= MXA_TILE;
-    if (c->integers)
-        return whole ? weigh_by_old_max(true, true, true, &x, lanes, p)
-                     : weigh_by_old_max(true, true, false, &x, lanes, p);
-    if (!whole)
-        return weigh_by_old_max(false, true, false, &x, lanes, p);
-    return w->scaled ? weigh_by_old_max(false, true, true, &x, lanes, p)
-                     : weigh_by_old_max(false, false, true, &x, lanes, p);
+    const mxa_amx_copy *const c = b->tile->copy;
+    return (row_terms){ .dots = dots_of(w, b) + r * ROW_STRIDE,
+                        .g_k = b->tile->g_k,
+                        .factor = c->factor[row],
+                        .shift = c->bias[row] - w->item.max[row] + MXA_AMX_P_LOG2,
+                        .begin = b->begin,
+                        .end = b->end };
+}
+
+/* Has the row a maximum that later logits can be taken relative to? */
+MXA_AVX512_INLINE bool has_max(const mxa_amx_work *w, int64_t row)
+{
+    return w->item.max[row] != -INFINITY && w->item.job->plan->problem.softcap == 0;
 }
 
 /* Of a row, -Inf where it sees no key. Returns the largest; NaN only beside nothing but -Inf. */
-static float find_logits(const mxa_amx_work *w, const mxa_amx_copy *c, const block *b, int r, mxa_span seen)
+static float find_logits(const mxa_amx_work *w, const block *b, int r, mxa_span seen)
 {
-    const float *const dots = w->dots[b->place] + r * MXA_TILE;
+    const mxa_amx_copy *const c = b->tile->copy;
+    const float *const dots = dots_of(w, b) + r * ROW_STRIDE, *const g_k = b->tile->g_k;
     const float softcap = w->item.job->plan->problem.softcap;
     const __m512 factor = _mm512_set1_ps(c->factor[b->first + r]), none = _mm512_set1_ps(-INFINITY);
     const __m512 bias = _mm512_set1_ps(c->bias[b->first + r]), cap = _mm512_set1_ps(softcap);
@@ -179,7 +212,7 @@ static float find_logits(const mxa_amx_work *w, const mxa_amx_copy *c, const blo
     __m512 largest = none;
     __mmask16 nan = 0;
     for (int64_t j = b->begin; j < b->end; j += MXA_AVX512_LANES) {
-        const __m512 scaled = _mm512_mul_ps(load_dots(c->integers, dots + j), _mm512_loadu_ps(w->g_k + j));
+        const __m512 scaled = _mm512_mul_ps(load_dots(c->integers, dots + j), _mm512_loadu_ps(g_k + j));
         __m512 x = _mm512_fmadd_ps(scaled, factor, bias);
         /* A cap near the largest number is infinite in base 2. */
         if (softcap > 0)
@@ -201,7 +234,7 @@ static void raise_max(const mxa_amx_work *w, int64_t row, float new)
     if (old == -INFINITY)
         return;
     const __m512 alpha = mxa_avx512_exp2_fine(_mm512_set1_ps(old - new)); /* its error adds up over tiles */
-    float *const o = w->item.o + row * w->item.channels, *const lanes = w->lanes + row * MXA_AVX512_LANES;
+    float *const o = mxa_amx_o(w, row), *const lanes = w->lanes + row * MXA_AVX512_LANES;
     for (int64_t d = 0; d < w->item.channels; d += MXA_AVX512_LANES)
         _mm512_storeu_ps(o + d, _mm512_mul_ps(_mm512_loadu_ps(o + d), alpha));
     _mm512_storeu_ps(lanes, _mm512_mul_ps(_mm512_loadu_ps(lanes), alpha));
@@ -213,7 +246,7 @@ static void add_by_new_max(const mxa_amx_work *w, const block *b, int r, float l
 {
     const int64_t row = b->first + r;
     float *const lanes = w->lanes + row * MXA_AVX512_LANES;
-    uint16_t *const p = w->p[b->place] + r * MXA_TILE;
+    uint16_t *const p = p_of(w, b) + r * ROW_STRIDE;
     if (!(largest <= w->item.max[row])) /* NaN too */
         raise_max(w, row, largest);
     if (w->item.max[row] == -INFINITY) {
@@ -233,32 +266,65 @@ static void add_by_new_max(const mxa_amx_work *w, const block *b, int r, float l
     _mm512_storeu_ps(lanes, sum);
 }
 
-static void softmax_row(const mxa_amx_work *w, const mxa_key_tile *t, const mxa_amx_copy *c, const block *b,
-                        int r)
+/* A row in any case. */
+static void add_row(const mxa_amx_work *w, const block *b, int r, bool weighed)
 {
-    const int64_t row = b->first + r;
-    const mxa_span all = { 0, MXA_TILE }, seen = b->whole ? all : b->seen[r];
-    const bool begun = w->item.max[row] != -INFINITY && w->item.job->plan->problem.softcap == 0;
-    const bool done = begun && add_by_old_max(w, c, b, r, seen);
-    if (done && !w->item.careful)
+    const mxa_span all = { 0, MXA_TILE }, seen = b->tile->whole ? all : b->seen[r];
+    if (!weighed && !b->tile->whole && has_max(w, b->first + r)) {
+        row_terms x = terms_of(w, b, r);
+        x.seen = seen;
+        float *const lanes = w->lanes + (b->first + r) * MXA_AVX512_LANES;
+        uint16_t *const p = p_of(w, b) + r * ROW_STRIDE;
+        weighed = b->tile->copy->integers ? weigh_by_old_max(true, true, false, &x, lanes, p)
+                                          : weigh_by_old_max(false, true, false, &x, lanes, p);
+    }
+    if (weighed && !w->item.careful)
         return;
-    const float largest = find_logits(w, c, b, r, seen);
+    const float largest = find_logits(w, b, r, seen);
     if (w->item.careful)
-        mxa_item_collect(&w->item, t, row, w->logits);
-    if (!done)
+        mxa_item_collect(&w->item, &b->tile->t, b->first + r, w->logits);
+    if (!weighed)
         add_by_new_max(w, b, r, largest);
 }
 
-/* Rows from first on, and which keys they see. */
-static void start_block(const mxa_amx_work *w, const mxa_key_tile *t, bool whole, int64_t first, block *b)
+/* All rows of a block, and products beside them. */
+MXA_AVX512_INLINE void add_rows(bool integers, bool scaled, const mxa_amx_work *w, const block *b,
+                                products *beside)
 {
+    for (int r = 0; r < b->rows; r++) {
+        advance(beside, b->rows);
+        bool weighed = false;
+        if (b->tile->whole && has_max(w, b->first + r)) {
+            const row_terms x = terms_of(w, b, r);
+            weighed =
+                weigh_by_old_max(integers, scaled, true, &x, w->lanes + (b->first + r) * MXA_AVX512_LANES,
+                                 p_of(w, b) + r * ROW_STRIDE);
+        }
+        if (!weighed || w->item.careful)
+            add_row(w, b, r, weighed);
+    }
+}
+
+static void add_block(const mxa_amx_work *w, const block *b, products *beside)
+{
+    if (b->tile->copy->integers)
+        add_rows(true, true, w, b, beside);
+    else if (b->tile->scaled)
+        add_rows(false, true, w, b, beside);
+    else
+        add_rows(false, false, w, b, beside);
+}
+
+/* Rows from first on, and which keys of the tile they see. */
+static void start_block(const mxa_amx_work *w, const mxa_amx_tile *tile, int64_t first, block *b)
+{
+    b->tile = tile;
     b->first = first;
     b->rows = (int)mxa_min(w->item.n - first, MXA_AMX_BLOCK);
-    b->whole = whole;
-    b->begin = whole ? 0 : MXA_TILE;
-    b->end = whole ? MXA_TILE : 0;
-    for (int r = 0; r < b->rows && !whole; r++) {
-        b->seen[r] = mxa_item_seen(&w->item, t, first + r);
+    b->begin = tile->whole ? 0 : MXA_TILE;
+    b->end = tile->whole ? MXA_TILE : 0;
+    for (int r = 0; r < b->rows && !tile->whole; r++) {
+        b->seen[r] = mxa_item_seen(&w->item, &tile->t, first + r);
         if (b->seen[r].first < b->seen[r].end) {
             b->begin = mxa_min(b->begin, b->seen[r].first / MXA_AMX_BLOCK * MXA_AMX_BLOCK);
             b->end = mxa_max(b->end, mxa_amx_whole(b->seen[r].end, MXA_AMX_BLOCK));
@@ -266,42 +332,45 @@ static void start_block(const mxa_amx_work *w, const mxa_key_tile *t, bool whole
     }
 }
 
-/* Do all rows see all keys? The first row and the last see least. */
-static bool sees_all(const mxa_amx_work *w, const mxa_key_tile *t)
+/* The blocks of a group of rows with any key of the tiles, in the order in which they are computed. */
+static int start_group(const mxa_amx_work *w, const mxa_amx_tile *tiles, int64_t n_tiles, int64_t first,
+                       block *blocks)
 {
-    const mxa_span first = mxa_item_seen(&w->item, t, 0);
-    const mxa_span last = mxa_item_seen(&w->item, t, w->item.head_rows - 1);
-    return mxa_max(first.first, last.first) <= 0 && mxa_min(first.end, last.end) >= MXA_TILE;
+    const int64_t end = mxa_min(first + MXA_AMX_GROUP, w->item.n);
+    int n = 0;
+    for (int64_t i = 0; i < n_tiles; i++)
+        for (int64_t row = first; row < end; row += MXA_AMX_BLOCK) {
+            start_block(w, &tiles[i], row, &blocks[n]);
+            blocks[n].place = n % MXA_AMX_PLACES;
+            n += blocks[n].begin < blocks[n].end;
+        }
+    return n;
 }
 
-void mxa_amx_add_tile(mxa_amx_work *w, const mxa_key_tile *t)
+/* A new maximum scales O, in which P V of the same rows must be by then. */
+static void add_group(const mxa_amx_work *w, const block *blocks, int n)
 {
-    const mxa_amx_copy *const c = &w->copy[t->copy];
-    const bool whole = sees_all(w, t);
-    w->k = w->keys.k[t->copy];
-    w->g_k = w->keys.g_k[t->copy];
-    w->scaled = false;
-    for (int64_t j = 0; j < MXA_TILE && !w->scaled; j++)
-        w->scaled = !(w->g_k[j] == 1.0f);
-    block blocks[MXA_ITEM_ROWS / MXA_AMX_BLOCK];
-    int n = 0;
-    for (int64_t first = 0; first < w->item.n; first += MXA_AMX_BLOCK) {
-        start_block(w, t, whole, first, &blocks[n]);
-        blocks[n].place = n % 2;
-        n += blocks[n].begin < blocks[n].end;
-    }
-    products ahead = products_of(w, c, n > 0 ? &blocks[0] : NULL, NULL);
-    advance(&ahead, 1, 1);
+    products ahead = products_of(w, n > 0 ? &blocks[0] : NULL, NULL);
+    finish(&ahead);
     for (int i = 0; i < n; i++) {
-        const block *const b = &blocks[i];
-        products beside = products_of(w, c, i + 1 < n ? b + 1 : NULL, i > 0 ? b - 1 : NULL);
-        for (int r = 0; r < b->rows; r++) {
-            advance(&beside, r + 1, b->rows);
-            softmax_row(w, t, c, b, r);
+        const block *const b = &blocks[i], *before = i > 0 ? b - 1 : NULL;
+        if (before && before->first == b->first) {
+            products pv = products_of(w, NULL, before);
+            finish(&pv);
+            before = NULL;
         }
+        products beside = products_of(w, i + 1 < n ? b + 1 : NULL, before);
+        add_block(w, b, &beside);
     }
-    products behind = products_of(w, c, NULL, n > 0 ? &blocks[n - 1] : NULL);
-    advance(&behind, 1, 1);
+    products behind = products_of(w, NULL, n > 0 ? &blocks[n - 1] : NULL);
+    finish(&behind);
+}
+
+void mxa_amx_add_tiles(const mxa_amx_work *w, const mxa_amx_tile *tiles, int64_t n)
+{
+    block blocks[MXA_AMX_CHUNK * MXA_AMX_PLACES];
+    for (int64_t first = 0; first < w->item.n; first += MXA_AMX_GROUP)
+        add_group(w, blocks, start_group(w, tiles, n, first, blocks));
     /* GCC forgets it here; code without AVX then takes many times as long. */
     _mm256_zeroupper();
 }

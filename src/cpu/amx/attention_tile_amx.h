@@ -24,6 +24,17 @@ typedef struct mxa_amx_copy {
 #define MXA_AMX_P_LOG2  60.0f
 #define MXA_AMX_P_SCALE 0x1p60f
 
+/*
+ * Two blocks of 32 rows take turns: while one is in the softmax, tiles multiply for the other. Their rows lie
+ * side by side, one block's in the odd places, since loads wait for an older store whose address has the same
+ * last 12 bits, and sums of tiles are stored late: a stride of 1 KB keeps the one block's loads apart from the
+ * other's stores.
+ */
+enum { MXA_AMX_PLACES = 2, MXA_AMX_GROUP = MXA_AMX_PLACES * MXA_AMX_BLOCK };
+
+/* Key tiles that a group of rows takes one after the other: O comes once for all, K and V stay in the L2 cache. */
+enum { MXA_AMX_CHUNK = 8 };
+
 /* A key tile as all items read it; keys beyond the sequence are zero. */
 typedef struct mxa_amx_keys {
     uint8_t *k[MXA_COPIES]; /* [MXA_TILE / 16][row_bytes / 64] tiles */
@@ -38,23 +49,36 @@ typedef struct mxa_amx_load {
     uint16_t *v_rows; /* [2][channels] */
 } mxa_amx_load;
 
-/* Rows are those of the item in whole blocks. Parts with two places serve two blocks at a time. */
+/* What is known of a key tile before its rows are. */
+typedef struct mxa_amx_tile {
+    mxa_key_tile t;
+    const mxa_amx_copy *copy;
+    const uint8_t *k, *v;
+    const float *g_k;
+    bool scaled; /* one of g_k is not 1 */
+    bool whole;  /* all rows see all keys */
+} mxa_amx_tile;
+
+/* Rows are those of the item in whole groups. */
 typedef struct mxa_amx_work {
-    mxa_item_rows item; /* its sum holds what a sink adds; its o has whole blocks of rows */
+    mxa_item_rows item; /* its sum holds what a sink adds; o is below */
     mxa_amx_copy copy[MXA_COPIES];
     mxa_amx_load load;
+    float *o; /* [rows / MXA_AMX_GROUP][MXA_AMX_BLOCK][MXA_AMX_PLACES][o_row] */
+    int64_t o_row;
     float *lanes; /* [rows][MXA_AVX512_LANES] the row's sum of P, lane by lane */
     uint8_t *v;   /* the careful path's V of a key tile */
 
-    mxa_amx_keys keys; /* of the present key tile */
-    const uint8_t *k;  /* of its copy */
-    const float *g_k;
-    bool scaled; /* one of g_k is not 1 */
-
-    float *dots[2]; /* [MXA_AMX_BLOCK][MXA_TILE] sums of products, int32_t where the copy is of integers */
-    uint16_t *p[2]; /* [MXA_AMX_BLOCK][MXA_TILE] bf16 */
-    float *logits;  /* [MXA_TILE] of one row */
+    float *dots;   /* [MXA_AMX_BLOCK][MXA_AMX_PLACES][MXA_TILE] sums, int32_t where the copy is of integers */
+    uint16_t *p;   /* [MXA_AMX_BLOCK][MXA_AMX_PLACES][MXA_TILE] bf16 */
+    float *logits; /* [MXA_TILE] of one row */
 } mxa_amx_work;
+
+static inline float *mxa_amx_o(const mxa_amx_work *w, int64_t row)
+{
+    const int64_t block = row / MXA_AMX_BLOCK, in_group = row % MXA_AMX_BLOCK * MXA_AMX_PLACES;
+    return w->o + (block / MXA_AMX_PLACES * MXA_AMX_GROUP + in_group + block % MXA_AMX_PLACES) * w->o_row;
+}
 
 /* n in whole units. */
 static inline int64_t mxa_amx_whole(int64_t n, int64_t unit)
@@ -89,7 +113,7 @@ void mxa_amx_load_q(mxa_amx_work *w, int copy);
 /* V of a key tile without its Inf and NaN, whose keys the item then knows. */
 void mxa_amx_load_careful_v(mxa_amx_work *w, const mxa_key_tile *t);
 
-/* Take the tile's keys into all rows. */
-void mxa_amx_add_tile(mxa_amx_work *w, const mxa_key_tile *t);
+/* Take the keys of some tiles, one after the other, into all rows. */
+void mxa_amx_add_tiles(const mxa_amx_work *w, const mxa_amx_tile *tiles, int64_t n);
 
 #endif
