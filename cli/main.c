@@ -52,6 +52,8 @@ static int run_verb(int argc, char **argv)
             argv[1] = (char *)verbs[i].usage;
             return verbs[i].run(argc - 1, argv + 1);
         }
+    if (strcmp(argv[1], "eval") == 0 || strcmp(argv[1], "report") == 0)
+        cli_usage("%s is a verb of the Python package: python -m mxattn %s", argv[1], argv[1]);
     cli_usage("unknown verb \"%.80s\"; known: info quantize dequantize run compare decode map bench",
               argv[1]);
 }

@@ -31,6 +31,7 @@ def test_version():
     [
         ("", "no verb"),
         ("sing", '"sing"'),
+        ("eval", "python -m mxattn eval"),
         ("run", "IN and -o OUT"),
         ("run a", "-o OUT"),
         ("run a b -o c", '"b"'),
