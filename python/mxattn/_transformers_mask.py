@@ -73,15 +73,14 @@ def read_spans(padding: torch.Tensor, kv_offset: int, kv_length: int) -> list[tu
     columns = padding[:, kv_offset : kv_offset + kv_length].bool()
     if columns.all() and columns.shape[1] == kv_length:
         return None
-    spans = []
-    for b, row in enumerate(columns.tolist()):
-        count = sum(row)
-        first = row.index(True) if count else 0
-        if not all(row[first : first + count]):
-            text = f"row {b} masks keys between keys that it does not mask; mxattn takes padding at the ends"
-            raise ValueError(f"attention_mask: {text}")
-        spans.append((first, first + count))
-    return spans
+    counts = columns.sum(dim=1)
+    firsts = columns.int().argmax(dim=1)  # of equal ones the first
+    ends = torch.where(counts > 0, columns.shape[1] - columns.flip(1).int().argmax(dim=1), 0)
+    holes = ends - firsts != counts
+    if holes.any():
+        text = "masks keys between keys that it does not mask; mxattn takes padding at the ends"
+        raise ValueError(f"attention_mask: row {holes.int().argmax().item()} {text}")
+    return list(zip(firsts.tolist(), ends.tolist()))
 
 
 def read_offsets(sequences: torch.Tensor) -> list[list[int]] | None:

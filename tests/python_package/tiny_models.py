@@ -57,7 +57,8 @@ def tiny(name):
 
 
 def tokens(*shape, seed=0):
-    return torch.randint(0, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
+    """None of them padding, or one that ends a text."""
+    return torch.randint(3, VOCABULARY, shape, generator=torch.Generator().manual_seed(seed))
 
 
 def padding(length, left=(), right=()):
