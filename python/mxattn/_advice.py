@@ -51,6 +51,12 @@ def measured(result: Result) -> dict[str, Any]:
     return parts
 
 
+def part_order(results: list[Result]) -> list[str]:
+    """Names of the parts that results have, one shot first, then by the size of chunks."""
+    names = {name for result in results for name in measured(result)}
+    return sorted(names, key=lambda name: (name != "prefill", len(name), name))
+
+
 def worst(result: Result, budget: Budget) -> float | None:
     """The largest cost that the parts do not exclude: measured, and two standard errors."""
     costs = [

@@ -60,7 +60,9 @@ def default_model() -> Path:
     return files[0]
 
 
-def load_subject(model: Any, tokenizer: Any, dtype: str, device: str) -> Subject:
+def load_subject(
+    model: Any = None, tokenizer: Any = None, dtype: str = "auto", device: str = "cpu"
+) -> Subject:
     """model: None, a path, or a Transformers model that is loaded already, with its tokenizer."""
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
@@ -118,7 +120,7 @@ def check_logits(subject: Subject) -> None:
         )
 
 
-def read_tokens(subject: Subject, text: Any) -> tuple[str, torch.Tensor]:
+def read_tokens(subject: Subject, text: Any = None) -> tuple[str, torch.Tensor]:
     """The text's name and its tokens; text: None or a path."""
     path = DEFAULT_TEXT if text is None else Path(text)
     try:

@@ -14,7 +14,7 @@ from ._report_files import Inputs, read_files
 
 DPI, PAGE_DPI = 200, 100
 BUDGET = "1%"
-HEAT_MAPS = 4  # beside each other
+BESIDE = 4  # maps of heads or of retrieval in a row
 
 
 def report(
@@ -87,11 +87,16 @@ def quality_sections(
         changes = pictures.add("changes", figures.changes(compared), caption)
         yield pages.section("Quality", picture, changes, pages.quality_table(compared, budget))
         yield positions_section(compared, pictures)
+        yield pages.section("Time of this run", pages.time_table(compared))
     yield from heads_sections(results, pictures)
     asked = [r for r in results if any(name.startswith("passkey") for name in r["parts"])]
     if asked:
         caption = "Share of the hidden numbers that greedy decoding writes in full."
-        yield pages.section("Retrieval", pictures.add("passkey", figures.passkeys(asked), caption))
+        grids = [
+            pictures.add(f"passkey{i}", figures.passkeys(asked[i : i + BESIDE]), caption)
+            for i in range(0, len(asked), BESIDE)
+        ]
+        yield pages.section("Retrieval", *grids)
     if results:
         best = advice.smallest(compared, budget) or results[0]
         recipe = best["recipe"].partition(";")[0]
@@ -105,7 +110,7 @@ def positions_section(results: list[dict[str, Any]], pictures: Pictures) -> str:
     from . import _report_page as pages
 
     drawn = []
-    for i, name in enumerate(figures.part_names(results)):
+    for i, name in enumerate(advice.part_order(results)):
         caption = "KL divergence of tokens by their position; the band is two standard errors."
         drawn.append(pictures.add(f"positions{i}", figures.positions(results, name), caption))
     return pages.section("By position", *drawn)
@@ -120,8 +125,8 @@ def heads_sections(results: list[dict[str, Any]], pictures: Pictures) -> Iterato
         return
     caption = "Error of each head's output against exact attention on the same inputs. Frames: heads that stand out."
     maps = [
-        pictures.add(f"heads{i}", figures.heads(shown[i : i + HEAT_MAPS]), caption)
-        for i in range(0, len(shown), HEAT_MAPS)
+        pictures.add(f"heads{i}", figures.heads(shown[i : i + BESIDE]), caption)
+        for i in range(0, len(shown), BESIDE)
     ]
     texts = [
         text

@@ -15,7 +15,7 @@ try:
 except ImportError as error:
     raise ImportError("mxattn: a report needs matplotlib: pip install mxattn[eval]") from error
 
-from ._advice import HeadAdvice, Result, measured, size
+from ._advice import HeadAdvice, Result, measured, part_order, size
 from ._attention import tile_map
 from ._report_files import Speed
 from ._structures import TILE
@@ -55,15 +55,10 @@ def part_style(names: list[str]) -> dict[str, tuple[str, str, str]]:
     return styles
 
 
-def part_names(results: list[Result]) -> list[str]:
-    names = {name for result in results for name in measured(result)}
-    return sorted(names, key=lambda name: (name != "prefill", len(name), name))
-
-
 def quality(results: list[Result]) -> Figure:
     """KL divergence against bits, with the best of each size joined and named."""
     figure, ax = start(9.6, 5.0)
-    styles = part_style(part_names(results))
+    styles = part_style(part_order(results))
     for name, (mark, color, label) in styles.items():
         shown = [(size(r), measured(r)[name], r["recipe"]) for r in results if name in measured(r)]
         ax.scatter(
@@ -113,7 +108,7 @@ def changes(results: list[Result]) -> Figure:
     """Change of perplexity and KL divergence of every recipe, as dots with two standard errors."""
     ordered = sorted(results, key=lambda r: -max((p["kl"] for p in measured(r).values()), default=0))
     figure, (left, right) = start(9.6, 1.4 + 0.3 * len(ordered), 2, sharey=True)
-    styles = part_style(part_names(results))
+    styles = part_style(part_order(results))
     rows = np.arange(len(ordered))
     for i, (name, (mark, color, label)) in enumerate(styles.items()):
         shift = 0.16 * (i - (len(styles) - 1) / 2)

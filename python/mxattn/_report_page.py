@@ -17,6 +17,7 @@ from ._advice import (
     Result,
     by_layers,
     measured,
+    part_order,
     size,
     smallest,
     worst,
@@ -136,7 +137,7 @@ def label(part: str) -> str:
 def quality_table(results: list[Result], budget: Budget) -> str:
     """All recipes, fewest bits first; those over the budget in red."""
     best = smallest(results, budget)
-    names = sorted({n for r in results for n in measured(r)}, key=lambda n: (n != "prefill", len(n), n))
+    names = part_order(results)
     head = "".join(
         f"<th>{escape(label(name))}:<br>perplexity</th><th><br>KL</th><th><br>top-1</th>" for name in names
     )
@@ -168,6 +169,25 @@ def quality_cells(result: Result, name: str, over: str) -> str:
     return (
         f'<td class="{over}">{change}</td><td class="{over}">{number(part["kl"])}</td>'
         f"<td>{100 * part['top1']:.1f} %</td>"
+    )
+
+
+def time_table(results: list[Result]) -> str:
+    names = part_order(results)
+    head = "".join(f"<th>{escape(label(name))}</th><th>own</th>" for name in names)
+    rows = []
+    for result in results:
+        cells = ""
+        for name in names:
+            part = result["parts"].get(name, {})
+            times = (part.get(key) for key in ("seconds_per_token", "own_seconds_per_token"))
+            cells += "".join(f"<td>{'' if t is None else f'{1e3 * t:.3g}'}</td>" for t in times)
+        rows.append(f"<tr><td>{escape(result['recipe'])}</td>{cells}</tr>")
+    return (
+        f'<div class="scroll"><table><thead><tr><th>milliseconds a token</th>{head}</tr></thead>'
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+        "<p class='note'>The fastest window of each pass, the whole model; own: the model's own attention in one shot, "
+        "in the same run. Other programs that ran at the time count too.</p>"
     )
 
 

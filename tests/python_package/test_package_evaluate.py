@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import mxattn
 import numpy as np
@@ -282,10 +283,10 @@ def test_missing_packages(monkeypatch):
     assert "pip install mxattn[eval]" in said.stdout, said.stderr
 
 
-def run_python(*arguments, **environment):
+def run_python(*arguments, cwd=None, **environment):
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p), **environment}
     return subprocess.run(
-        [sys.executable, *arguments], env=variables, capture_output=True, text=True, check=False
+        [sys.executable, *arguments], cwd=cwd, env=variables, capture_output=True, text=True, check=False
     )
 
 
@@ -315,3 +316,14 @@ def test_other_verbs_are_the_programs(tmp_path):
     program.chmod(0o755)
     said = run_python(*line, PATH=str(tmp_path))
     assert said.returncode == 2 and "PATH has no C program mxattn" in said.stderr
+
+
+def test_the_walk(files, tmp_path):
+    pytest.importorskip("matplotlib")
+    script = Path(__file__).parents[2] / "examples" / "quality_walk.py"
+    said = run_python(str(script), *map(str, files), "300", cwd=tmp_path, MPLBACKEND="agg")
+    assert said.returncode == 0, said.stderr
+    assert "high tiles: 100% of all, 100% of the weight" in said.stdout
+    assert said.stdout.count("KL") == 11 and said.stdout.endswith("quality_walk/page.html\n")
+    pictures = {path.name for path in (tmp_path / "quality_walk").iterdir() if path.suffix == ".png"}
+    assert pictures == {"weights.png", "bits.png", "layers.png"}

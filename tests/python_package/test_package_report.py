@@ -63,6 +63,7 @@ def statistics(change, kl, error=0.0005):
 def result(recipe, change, kl, **parts):
     one = facts(recipe, DIM, LAYERS)
     part = statistics(change, kl)
+    part |= {"seconds_per_token": 0.0123, "own_seconds_per_token": 0.01}
     part |= {"tokens": 511, "buckets": [{"first": a, "end": b, **part} for a, b in EDGES]}
     setup = {"model": "a <model>", "parameters": 135e6, "dtype": "float32", "text": "words", "tokens": "00"}
     return {
@@ -191,6 +192,7 @@ class Reader(html.parser.HTMLParser):
         self.addresses += [value for name, value in attributes if name in ("src", "href") and tag != "img"]
 
     def handle_endtag(self, tag):
+        self.words += " " * (tag in ("td", "th", "b"))
         assert self.open.pop() == tag
 
     def handle_data(self, data):
@@ -213,7 +215,7 @@ def test_the_page(page):
     assert reader.open == [] and reader.addresses == []
     files = {path.name for path in (page.parent / "page_files").iterdir()}
     quality = {"quality.png", "changes.png", "positions0.png", "positions1.png", "heads0.png"}
-    assert files == quality | {"passkey.png", "tiles.png", "speed0.png", "speed1.png", "speed2.png"}
+    assert files == quality | {"passkey0.png", "tiles.png", "speed0.png", "speed1.png", "speed2.png"}
     assert len(reader.pictures) == len(files)
     words = " ".join(reader.words.split())
     for sentence in (
@@ -222,6 +224,7 @@ def test_the_page(page):
         "layer 1, head 0: error 0.200; a wider near window brings it to 0.030",
         "layer 2, head 3: error 0.100; a better format brings it to 0.010",
         "layer 4, head 1: error 0.300; neither remedy helps",
+        "dma8 12.3 10 12.3 10",
         "mxattn eval --recipes 'dma4;1:dma4,diag=256;2:dma4,low_q=int8,low_k=int8'",
     ):
         assert sentence in words
