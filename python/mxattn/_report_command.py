@@ -6,6 +6,8 @@ from __future__ import annotations
 import argparse
 
 from ._report import BUDGET, report
+from ._report_files import read_files
+from ._report_table import markdown
 
 
 def run(arguments: list[str]) -> int:
@@ -18,6 +20,10 @@ def run(arguments: list[str]) -> int:
     p.add_argument("files", nargs="+", help="JSON files, or folders of them")
     p.add_argument("-o", "--out", default="report.html", metavar="FILE", help="the page (report.html)")
     p.add_argument("--budget", default=BUDGET, metavar="B", help='"0.5%%" of perplexity or "kl=0.01" (1%%)')
+    p.add_argument("--markdown", action="store_true", help="no page: print a table of the evaluations")
     options = p.parse_args(arguments)
+    if options.markdown:
+        print(markdown(read_files(options.files).results))
+        return 0
     print(report(options.files, options.out, budget=options.budget))
     return 0

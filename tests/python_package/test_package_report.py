@@ -249,6 +249,21 @@ def test_the_command(page, tmp_path, capsys):
     assert "mxattn: files: " in capsys.readouterr().err
 
 
+def test_the_table(tmp_path, capsys):
+    for i, data in enumerate(example()):
+        write(tmp_path, f"{i}.json", data)
+    write(tmp_path, "bench.json", BENCH["mxattn"])
+    assert _command.main(["report", str(tmp_path), "--markdown"]) == 0
+    rows = [line.strip("| ").split(" | ") for line in capsys.readouterr().out.splitlines()]
+    assert rows[0][2:4] == ["perplexity, %", "KL"] and rows[1] == ["---", *["--:"] * 9]
+    assert [row[0] for row in rows[2:]] == [f"`{r['recipe']}`" for r in example()]
+    assert rows[4] == [
+        *("`dma4`", "4.25, 16.00", "+0.20 ± 0.05", "2.0e-03 ± 2e-04", "99.80"),
+        *("+0.20 ± 0.05", "2.0e-03 ± 2e-04", "99.80", "0.0425; 0.3000", "1.5"),
+    ]
+    assert rows[5][2:5] == ["–"] * 3  # one shot does not see the stored V
+
+
 def test_a_browser_draws_it(page, tmp_path):
     """Headless Chromium: the page's width holds what is on it, and the pictures' colours are there."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
