@@ -680,8 +680,9 @@ MXA_API mxa_status mxa_cache_set_stream(mxa_cache *cache, void *stream);
  * Book counts[b] tokens more of each sequence of a device's cache: pages are taken, lengths grow, and rows
  * are left to a captured append. An append and an attend that are captured into a CUDA graph book nothing;
  * each launch of the graph stores its rows behind those that the device has, and attends to as many. So a
- * decode loop is: advance, then launch (docs/cache.md). MXA_ERR_ARG a CPU's cache, counts, or a stream that is
- * being captured; MXA_ERR_MEMORY: the cache is as it was.
+ * decode loop is: advance, then launch; the graph is captured after the first advance (docs/cache.md).
+ * MXA_ERR_ARG a CPU's cache, counts, or a stream that is being captured; MXA_ERR_MEMORY: the cache is as it
+ * was.
  */
 MXA_API mxa_status mxa_cache_advance(mxa_cache *cache, const int64_t *counts);
 

@@ -14,7 +14,8 @@ typedef struct kv_pair {
     mxa_cache_opts opts; /* the CPU's */
     mxa_recipe recipe;
     float *mean;
-    bool exact;
+    bool exact; /* results are the same to the bit */
+    bool tame;  /* all numbers are normal; others are compared where results are exact only */
     int64_t appended[KV_BATCH]; /* by the last append */
 } kv_pair;
 
