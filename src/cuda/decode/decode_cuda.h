@@ -17,7 +17,7 @@ extern "C" {
 #endif
 
 /* Bytes of counters, which calls on one stream share. */
-enum { MXA_DECODE_COUNTER_BYTES = 4096 };
+enum { MXA_DECODE_COUNTER_BYTES = 1 << 16 };
 
 /* One call: everything is checked. Host memory but for what the pointers inside say. */
 typedef struct mxa_decode_job {
@@ -43,7 +43,7 @@ typedef struct mxa_decode_job {
     int64_t window_left; /* 0..MXA_FAR */
 } mxa_decode_job;
 
-typedef struct mxa_decode_impl {
+typedef struct mxa_cuda_decode_impl {
     const char *name;
     int arch;        /* 10 * major + minor that it needs at least */
     bool arch_exact; /* that one only: code for sm_90a runs nowhere else */
@@ -56,13 +56,13 @@ typedef struct mxa_decode_impl {
 
     /* Queue the kernels. Nothing is allocated, nothing waited for: the stream may be capturing a graph. */
     mxa_status (*run)(const mxa_decode_job *job, cudaStream_t stream);
-} mxa_decode_impl;
+} mxa_cuda_decode_impl;
 
 /* Fastest first; the last runs every job. Terminated by an entry without name. */
-extern const mxa_decode_impl mxa_decode_impls[];
+extern const mxa_cuda_decode_impl mxa_cuda_decode_impls[];
 
 /* The first entry that runs the job. */
-const mxa_decode_impl *mxa_decode_pick(const mxa_decode_job *job);
+const mxa_cuda_decode_impl *mxa_cuda_decode_pick(const mxa_decode_job *job);
 
 /*
  * Whatever entry takes the job, and others like it with fewer queries or a smaller max_length. 0 if they do not

@@ -62,9 +62,11 @@ static inline int mxa_kv_take(int *used, int64_t bytes)
 
 static inline mxa_kv_tiles mxa_kv_tiles_of(const mxa_kv_layout *l)
 {
-    mxa_kv_tiles t = { .tokens = l->page_tokens % MXA_KV_TILE_LARGE ? MXA_KV_SLICE : MXA_KV_TILE_LARGE,
-                       .heads_kv = l->heads_kv,
-                       .page_tokens = l->page_tokens };
+    mxa_kv_tiles t;
+    memset(&t, 0, sizeof t);
+    t.tokens = l->page_tokens % MXA_KV_TILE_LARGE ? MXA_KV_SLICE : MXA_KV_TILE_LARGE;
+    t.heads_kv = l->heads_kv;
+    t.page_tokens = l->page_tokens;
     for (int copy = 0; copy < MXA_COPIES; copy++) {
         t.head_bytes[copy] = l->head_bytes[copy];
         for (int operand = 0; operand < MXA_KV_OPERANDS; operand++) {
@@ -146,12 +148,12 @@ MXA_HD static inline uint8_t mxa_kv_join(unsigned first, unsigned second)
 
 MXA_HD static inline unsigned mxa_kv_first(uint8_t byte)
 {
-    return byte >> 4 & 8 | byte >> 1 & 7;
+    return (byte >> 4 & 8u) | (byte >> 1 & 7u);
 }
 
 MXA_HD static inline unsigned mxa_kv_second(uint8_t byte)
 {
-    return byte >> 3 & 14 | byte & 1;
+    return (byte >> 3 & 14u) | (byte & 1u);
 }
 
 /* Slot of a token in its slice: tokens r and r + 8 are beside each other. */
