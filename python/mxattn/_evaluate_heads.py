@@ -56,8 +56,8 @@ class HeadErrors:
     """An attention function of Transformers: computes by the first recipe, and adds up the squared errors of
     each head's output by it and by the others, on the same q, k and v."""
 
-    def __init__(self, recipes: dict[str, str]) -> None:
-        self.recipes = recipes
+    def __init__(self, recipes: dict[str, Any], threads: int = 0) -> None:
+        self.recipes, self.threads = recipes, threads
         self.squares: dict[int, dict[str, np.ndarray]] = {}  # by layer: [heads], "" holds those of the output
 
     def __call__(
@@ -85,7 +85,7 @@ class HeadErrors:
         sums = self.squares.setdefault(module.layer_idx, {})
         add(sums, "", want)
         outs = {
-            name: attend(module, query, key, value, mask, recipe=recipe, **options)[0]
+            name: attend(module, query, key, value, mask, recipe=recipe, threads=self.threads, **options)[0]
             for name, recipe in self.recipes.items()
         }
         for name, out in outs.items():

@@ -98,9 +98,11 @@ def load_files(path: Path, dtype: str, device: str) -> Subject:
         raise ValueError(
             f"model: {path} cannot be read as a model ({type(error).__name__}: {first_line(error)})"
         ) from error
-    return Subject(
-        path.stem if options.get("gguf_file") else path.resolve().name, model.to(device), tokenizer
-    )
+    try:
+        model = model.to(device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts
+        raise ValueError(f"device: {device!r} cannot take the model ({first_line(error)})") from error
+    return Subject(path.stem if options.get("gguf_file") else path.resolve().name, model, tokenizer)
 
 
 def first_line(error: Exception) -> str:
@@ -110,6 +112,8 @@ def first_line(error: Exception) -> str:
 @torch.no_grad()
 def check_logits(subject: Subject) -> None:
     """Models that do more to their logits than logits() does are refused, not measured wrongly."""
+    if subject.model.get_output_embeddings() is None:
+        raise ValueError(f"model: {subject.name} has no matrix of logits, so it is no language model")
     ids = torch.arange(1, 1 + PROBE_TOKENS, device=subject.model.device)
     want = subject.model(ids[None]).logits[0].float()
     got = subject.logits(subject.hidden(ids))

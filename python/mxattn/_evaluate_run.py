@@ -138,7 +138,7 @@ class Run:
 
     def heads(self, recipe: Facts) -> dict[str, Any]:
         others = remedies(recipe)
-        errors = HeadErrors({"recipe": recipe.attention} | others)
+        errors = HeadErrors({"recipe": recipe.attention} | others, self.settings["threads"])
         with attention_of(self.subject, errors):
             one_shot(self.subject, next(self.windows()))
         return {"recipes": errors.recipes, "errors": errors.errors()}

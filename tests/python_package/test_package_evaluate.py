@@ -241,6 +241,8 @@ def test_models_that_are_none(tmp_path, model, sentence):
         ({"passkey": [40]}, "passkey: 40 tokens are too few"),
         ({"depths": [1.5]}, "depths: 1.5 is outside"),
         ({"dtype": "int8"}, "dtype: 'int8' is not one of auto"),
+        ({"device": "cuda:99"}, "device: 'cuda:99' cannot take the model"),
+        ({"device": "moon"}, "device: 'moon' cannot take the model"),
         ({"text": "no/such/file"}, "text: no/such/file cannot be read"),
     ],
 )
