@@ -7,7 +7,6 @@ the steps of the call, each alone.
 """
 
 import argparse
-import ctypes as C
 import json
 import sys
 from pathlib import Path
@@ -18,11 +17,10 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python"))
 
 import mxattn
-from mxattn import _attention as steps
-from mxattn._arrays import LAYOUTS, tensors_of
+from mxattn._arrays import WORK_ALIGNMENT, arrays_of
+from mxattn._attention import find_call
 from mxattn._library import check, lib
-from mxattn._plans import read_options, workspace
-from mxattn._structures import DTYPE_F32, AttentionArgs
+from mxattn._plans import K_WORD, OUT_WORD, Q_WORD, V_WORD, WORK_WORD, Arguments
 
 ROUNDS, CALLS = 300, 20
 SHAPES = {
@@ -48,36 +46,44 @@ def nothing():
     lib.mxa_plan_work_bytes(None)
 
 
+OPTIONS = (True, None, (-1, -1), 0.0, None, "dma8", 1)
+
+
+def make_key(arrays, q, k, v):
+    geometry = arrays.geometry
+    return arrays, geometry("q", q), geometry("k", k), geometry("v", v), None, None, "bhsd", *OPTIONS
+
+
 def prepared_call(q, k, v):
     """mxa_attention with all arguments made."""
-    inputs = steps.read_inputs(q, k, v, LAYOUTS["bhsd"])
-    out, view = steps.read_output(inputs, None)
-    plan = steps.find_plan(inputs, DTYPE_F32, read_options(True, None, (-1, -1), 0.0, None, "dma8", 1))
-    tensors = tensors_of(*inputs.views, view)
-    args = AttentionArgs(C.sizeof(AttentionArgs), *(C.addressof(t) for t in tensors))
-    memory = np.empty(plan.work_bytes + 64, np.uint8)
-    args.work, args.work_bytes = memory.ctypes.data + -memory.ctypes.data % 64, plan.work_bytes
-    pointer, handle, run = C.byref(args), plan.handle, lib.mxa_attention
-    kept = inputs, out, tensors, plan, memory
+    arrays, _ = arrays_of("q", q)
+    call = find_call(*make_key(arrays, q, k, v))
+    made, out = Arguments(call.plan, call.tensors), arrays.new(call.out_shape, q.dtype)
+    memory = np.empty(call.plan.work_bytes + WORK_ALIGNMENT, np.uint8)
+    for word, x in zip((Q_WORD, K_WORD, V_WORD, OUT_WORD), (q, k, v, out)):
+        made.words[word] = arrays.address(x)
+    made.words[WORK_WORD] = memory.ctypes.data + -memory.ctypes.data % WORK_ALIGNMENT
+    pointer, handle, run = made.pointer, call.plan.handle, lib.mxa_attention
 
-    def call():
+    def function():
         if run(handle, pointer):
             check(1)
 
-    call.kept = kept
-    return call
+    function.kept = call, made, memory, q, k, v, out
+    return function
 
 
 def parts(q, k, v):
-    inputs = steps.read_inputs(q, k, v, LAYOUTS["bhsd"])
-    options = read_options(True, None, (-1, -1), 0.0, None, "dma8", 1)
-    work_bytes = steps.find_plan(inputs, DTYPE_F32, options).work_bytes
+    arrays, _ = arrays_of("q", q)
+    key = make_key(arrays, q, k, v)
+    call = find_call(*key)
+    out = arrays.new(call.out_shape, q.dtype)
     functions = {
-        "views of q, k, v": lambda: steps.read_inputs(q, k, v, LAYOUTS["bhsd"]),
-        "output and its view": lambda: steps.read_output(inputs, None),
-        "options": lambda: read_options(True, None, (-1, -1), 0.0, None, "dma8", 1),
-        "plan from the cache": lambda: steps.find_plan(inputs, DTYPE_F32, options),
-        "workspace": lambda: (workspace.reserve(work_bytes), workspace.release()),
+        "what q, k, v are": lambda: make_key(arrays, q, k, v),
+        "the call made ready": lambda: find_call(*key),
+        "output": lambda: arrays.new(call.out_shape, q.dtype),
+        "addresses": lambda: tuple(map(arrays.address, (q, k, v, out))),
+        "workspace": lambda: (arrays.work(call.plan.work_bytes), arrays.done()),
     }
     return dict(zip(functions, least(*functions.values())))
 

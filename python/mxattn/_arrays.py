@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import ctypes as C
 import sys
-from functools import lru_cache
+import threading
 from struct import Struct
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from ._structures import DTYPE_BF16, DTYPE_F16, DTYPE_F32, Tensor
+from ._structures import DEVICE_CPU, DTYPE_BF16, DTYPE_F16, DTYPE_F32, Tensor
 
 if TYPE_CHECKING:
     import torch
@@ -27,11 +27,12 @@ View: TypeAlias = "tuple[int, int, tuple[int, ...], tuple[int, ...]]"
 NAMES = {DTYPE_F32: "float32", DTYPE_F16: "float16", DTYPE_BF16: "bfloat16"}
 CODES = {name: code for code, name in NAMES.items()}
 WORK_ALIGNMENT = 64  # bytes
-TENSOR = Struct(
-    "Pi4x4q4q"
-)  # Tensor's bytes: setting a structure's fields one by one takes three times as long
-GEOMETRIES_KEPT = 1024
+WORK_KEPT = 64 << 20  # bytes that a thread keeps between calls; larger workspaces are given back
+# Tensor's bytes: setting a structure's fields one by one takes three times as long
+TENSOR = Struct("Pi4x4q4q")
 NO_BYTES = C.c_char * 0
+# dtype, shape and strides as the array's package has them: a key that is cheap to make
+Geometry: TypeAlias = "tuple[Any, tuple[int, ...], tuple[int, ...]]"
 
 
 def numpy_bfloat16() -> np.dtype[Any]:
@@ -52,39 +53,47 @@ def arrange(name: str, x: tuple[int, ...], axes: Axes, missing: int) -> tuple[in
     return tuple([missing if axis is None else x[axis] for axis in axes])
 
 
-@lru_cache(maxsize=GEOMETRIES_KEPT)
-def numpy_geometry(
-    name: str, shape: tuple[int, ...], strides: tuple[int, ...], size: int, axes: Axes
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides in elements of `size` bytes."""
-    for step in strides:
-        if step % size:
-            raise ValueError(f"{name}: a stride of {step} bytes is no multiple of its {size}-byte elements")
-    return arrange(name, shape, axes, 1), arrange(name, tuple(step // size for step in strides), axes, 0)
-
-
 class NumpyArrays:
     """Arrays in host memory."""
 
     kind = "NumPy array"
+    device = DEVICE_CPU
     codes: ClassVar[dict[Any, int]] = {np.dtype(np.float32): DTYPE_F32, np.dtype(np.float16): DTYPE_F16}
 
     @classmethod
-    def check(cls, name: str, x: np.ndarray[Any, Any]) -> int:
-        """DTYPE_..., or what is wrong with x."""
-        code = cls.codes.get(x.dtype)
+    def of(cls, name: str, x: np.ndarray[Any, Any]) -> type[NumpyArrays]:
+        return cls
+
+    @classmethod
+    def code(cls, name: str, dtype: np.dtype[Any]) -> int:
+        """DTYPE_..., or what is wrong with it."""
+        code = cls.codes.get(dtype)
         if code is None:  # NumPy learns bfloat16 from ml_dtypes, which need not be there
-            if x.dtype.name != "bfloat16" or not x.dtype.isnative:
+            if dtype.name != "bfloat16" or not dtype.isnative:
                 known = "float32, float16 or bfloat16 of this machine"
-                raise ValueError(f"{name}: dtype {x.dtype.str} ({x.dtype}) is not {known}")
-            code = cls.codes[x.dtype] = DTYPE_BF16
+                raise ValueError(f"{name}: dtype {dtype.str} ({dtype}) is not {known}")
+            code = cls.codes[dtype] = DTYPE_BF16
         return code
+
+    @staticmethod
+    def geometry(name: str, x: np.ndarray[Any, Any]) -> Geometry:
+        return x.dtype, x.shape, x.strides
+
+    @classmethod
+    def read(cls, name: str, geometry: Geometry, axes: Axes) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+        """DTYPE_..., shape and strides in elements, in the library's order."""
+        dtype, shape, strides = geometry
+        code = cls.code(name, dtype)
+        for step in strides:
+            if step % dtype.itemsize:
+                text = f"a stride of {step} bytes is no multiple of its {dtype.itemsize}-byte elements"
+                raise ValueError(f"{name}: {text}")
+        steps = tuple(step // dtype.itemsize for step in strides)
+        return code, arrange(name, shape, axes, 1), arrange(name, steps, axes, 0)
 
     @classmethod
     def view(cls, name: str, x: np.ndarray[Any, Any], axes: Axes) -> View:
-        code = cls.check(name, x)
-        shape, strides = numpy_geometry(name, x.shape, x.strides, x.itemsize, axes)
-        return cls.address(x), code, shape, strides
+        return cls.address(x), *cls.read(name, cls.geometry(name, x), axes)
 
     @staticmethod
     def writable(name: str, x: np.ndarray[Any, Any]) -> None:
@@ -96,12 +105,8 @@ class NumpyArrays:
         return numpy_bfloat16() if code == DTYPE_BF16 else np.dtype(NAMES[code])
 
     @staticmethod
-    def like(x: np.ndarray[Any, Any], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-        return np.empty(shape, x.dtype)
-
-    @classmethod
-    def empty(cls, shape: tuple[int, ...], code: int) -> np.ndarray[Any, Any]:
-        return np.empty(shape, cls.dtype(code))
+    def new(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        return np.empty(shape, dtype)
 
     @staticmethod
     def floats(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
@@ -110,6 +115,32 @@ class NumpyArrays:
     @staticmethod
     def bytes(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
         return np.empty(shape, np.uint8)
+
+    @classmethod
+    def small(cls, name: str, x: Any, shape: tuple[int, ...]) -> tuple[Any, int]:
+        """A number a head or channel as contiguous float32, converted if it is not: what keeps it, its address."""
+        arrays, x = arrays_of(name, x)
+        if arrays.device != DEVICE_CPU:
+            raise ValueError(f"{name}: is a {arrays.kind}, but the call is on the CPU")
+        arrays.code(name, x.dtype)
+        arrays.geometry(name, x)
+        if tuple(x.shape) != shape:
+            raise ValueError(f"{name}: shape {tuple(x.shape)} is not {shape}")
+        x = np.ascontiguousarray(arrays.to_numpy(x), np.float32)
+        return x, x.ctypes.data
+
+    @staticmethod
+    def work(n_bytes: int) -> tuple[Any, int]:
+        """Workspace: what keeps it, its address."""
+        return None, workspace.reserve(n_bytes)
+
+    @staticmethod
+    def done() -> None:
+        workspace.release()
+
+    @staticmethod
+    def stream() -> int:
+        return 0
 
     @staticmethod
     def address(x: np.ndarray[Any, Any]) -> int:
@@ -127,6 +158,28 @@ class NumpyArrays:
         return x
 
 
+class Workspace(threading.local):
+    """Aligned memory for one call at a time of one thread."""
+
+    def __init__(self) -> None:
+        self.bytes = self.address = 0
+        self.memory: np.ndarray[Any, Any] | None = None
+
+    def reserve(self, n_bytes: int) -> int:
+        if n_bytes > self.bytes:
+            self.memory = None
+            memory = np.empty(n_bytes + WORK_ALIGNMENT, np.uint8)
+            self.memory, start = memory, memory.ctypes.data
+            self.address, self.bytes = start + -start % WORK_ALIGNMENT, n_bytes
+        return self.address
+
+    def release(self) -> None:
+        if self.bytes > WORK_KEPT:
+            self.bytes = self.address = 0
+            self.memory = None
+
+
+workspace = Workspace()
 # The class that handles arrays of a type; types of torch come as they are met.
 KINDS: dict[type, Any] = {np.ndarray: NumpyArrays}
 
@@ -134,32 +187,36 @@ KINDS: dict[type, Any] = {np.ndarray: NumpyArrays}
 def find_kind(x: Any) -> Any:
     torch = sys.modules.get("torch")  # a tensor cannot come from where torch was not imported
     if torch is not None and isinstance(x, torch.Tensor):
-        from ._torch_arrays import TorchArrays
+        from ._torch_arrays import HostTensors
 
-        return TorchArrays
+        return HostTensors
     return NumpyArrays if isinstance(x, np.ndarray) else None
 
 
 def arrays_of(name: str, x: Any) -> tuple[Any, Any]:
-    """The class that handles x, and x; what only speaks DLPack is seen as a NumPy array, without a copy."""
+    """What handles x, and x; what only speaks DLPack is seen as a NumPy array, without a copy."""
     kind = KINDS.get(type(x))
     if kind is None:
         kind = find_kind(x)
         if kind is not None:
             KINDS[type(x)] = kind
         elif hasattr(x, "__dlpack__"):
-            try:
-                return NumpyArrays, np.from_dlpack(x)
-            except (BufferError, RuntimeError, TypeError, ValueError) as error:
-                text = f"{name}: {type(x).__name__} cannot be seen as a NumPy array: {error}"
-                raise ValueError(text) from error
+            return NumpyArrays, from_dlpack(name, x)
         else:
             raise ValueError(f"{name}: {type(x).__name__} is neither a NumPy array nor a torch tensor")
-    return kind, x
+    return kind.of(name, x), x
+
+
+def from_dlpack(name: str, x: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.from_dlpack(x)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        text = f"{name}: {type(x).__name__} cannot be seen as a NumPy array: {error}"
+        raise ValueError(text) from error
 
 
 def same_kind(arrays: Any, name: str, x: Any, first: str = "q") -> Any:
-    """x, which must be of the same kind as the call's first array."""
+    """x, which must be of the same kind, and on the same device, as the call's first array."""
     others, x = arrays_of(name, x)
     if others is not arrays:
         raise ValueError(f"{name}: is a {others.kind}, but {first} is a {arrays.kind}")
@@ -172,15 +229,6 @@ def tensors_of(*views: View) -> Any:
     for i, (address, dtype, shape, strides) in enumerate(views):
         TENSOR.pack_into(tensors, i * TENSOR.size, address, dtype, *shape, *strides)
     return tensors
-
-
-def small_floats(name: str, x: Any, shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
-    """A number a head or channel as contiguous float32 in host memory, converted if it is not."""
-    arrays, x = arrays_of(name, x)
-    arrays.check(name, x)
-    if tuple(x.shape) != shape:
-        raise ValueError(f"{name}: shape {tuple(x.shape)} is not {shape}")
-    return np.ascontiguousarray(arrays.to_numpy(x), np.float32)
 
 
 def choice(name: str, value: Any, choices: dict[Any, Any]) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes as C
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,104 +13,101 @@ from ._arrays import (
     LAYOUTS,
     PACKED_LAYOUTS,
     Array,
-    Axes,
-    View,
+    Geometry,
+    arrange,
     arrays_of,
     choice,
     same_kind,
-    small_floats,
     tensors_of,
 )
 from ._library import check, lib, text_of
-from ._plans import (
-    Offsets,
-    Options,
-    Plan,
-    c_int,
-    make_problem,
-    parse_recipe,
-    plan_of,
-    read_options,
-    workspace,
-)
-from ._structures import DTYPE_F32, AttentionArgs, Tensor, TileRange
+from ._plans import PLANS_KEPT, Call, Offsets, Plan, c_int, make_problem, parse_recipe, read_options
+from ._structures import DEVICE_CPU, DTYPE_F32, Tensor, TileRange
 
-ARGS_BYTES, TENSOR_BYTES = C.sizeof(AttentionArgs), C.sizeof(Tensor)
+TENSOR_BYTES = C.sizeof(Tensor)
 HIGHEST_OFFSET = 2**31 - 1
 
 
-class Inputs(NamedTuple):
-    arrays: Any  # the class that handles them
-    q: Array
-    views: tuple[View, View, View]  # q, k, v
-    axes: Axes
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in elements."""
+    strides, step = [], 1
+    for n in reversed(shape):
+        strides.append(step)
+        step *= n
+    return tuple(reversed(strides))
 
 
-def read_inputs(q: Array, k: Array, v: Array, axes: Axes) -> Inputs:
-    arrays, q = arrays_of("q", q)
-    k, v = same_kind(arrays, "k", k), same_kind(arrays, "v", v)
-    return Inputs(
-        arrays, q, (arrays.view("q", q, axes), arrays.view("k", k, axes), arrays.view("v", v, axes)), axes
-    )
-
-
-def read_output(inputs: Inputs, out: Array | None) -> tuple[Array, View]:
-    """out, or a new array like q with the head_dim of v."""
-    arrays = inputs.arrays
+# A call made ready, kept by what it depends on. Errors are not kept.
+@lru_cache(maxsize=PLANS_KEPT, typed=True)
+def prepare(
+    arrays: Any,
+    q: Geometry,
+    k: Geometry,
+    v: Geometry,
+    out: Geometry | None,
+    offsets: Offsets | None,
+    layout: str,
+    *options: Any,
+) -> Call:
+    """out None: a new array like q with the head_dim of v. options: those of read_options."""
+    axes = choice("layout", layout, LAYOUTS if offsets is None else PACKED_LAYOUTS)
+    views = [arrays.read(*named, axes) for named in (("q", q), ("k", k), ("v", v))]
+    (q_dtype, q_shape, _), (k_dtype, k_shape, _), (v_dtype, v_shape, _) = views
+    out_shape = (*q[1][:-1], v_shape[3])
     if out is None:
-        out = arrays.like(inputs.q, (*inputs.q.shape[:-1], inputs.views[2][2][3]))
+        steps = row_major(out_shape)
+        views.append((q_dtype, arrange("out", out_shape, axes, 1), arrange("out", steps, axes, 0)))
     else:
-        out = same_kind(arrays, "out", out)
-        arrays.writable("out", out)
-    return out, arrays.view("out", out, inputs.axes)
-
-
-def find_plan(inputs: Inputs, out_dtype: int, options: Options, offsets: Offsets | None = None) -> Plan:
-    (_, q_dtype, q_shape, _), (_, k_dtype, k_shape, _), (_, v_dtype, v_shape, _) = inputs.views
+        views.append(arrays.read("out", out, axes))
     batch, heads, q_len, head_dim = q_shape
+    rows = q_shape[:3]
     if offsets is not None:
-        batch = len(offsets[0]) - 1
+        batch, rows = len(offsets[0]) - 1, rows[1:]
     sizes = batch, heads, k_shape[1], q_len, k_shape[2], head_dim, v_shape[3]
-    return plan_of(sizes, (q_dtype, k_dtype, v_dtype, out_dtype), options, offsets)
-
-
-def run(plan: Plan, inputs: Inputs, out: View, sinks: Any, mean: Any, lse: int | None) -> None:
-    (_, _, q_shape, _), (_, _, k_shape, _), _ = inputs.views
-    tensors = tensors_of(*inputs.views, out)
-    first = C.addressof(tensors)
-    addresses = first, first + TENSOR_BYTES, first + 2 * TENSOR_BYTES, first + 3 * TENSOR_BYTES
-    args = AttentionArgs(ARGS_BYTES, *addresses, lse)
-    if sinks is not None:
-        sinks = small_floats("sinks", sinks, (q_shape[1],))
-        args.sinks = sinks.ctypes.data
-    if mean is not None:
-        mean = small_floats("mean", mean, (k_shape[0], k_shape[1], k_shape[3]))
-        args.mean = mean.ctypes.data
-    args.work, args.work_bytes = workspace.reserve(plan.work_bytes), plan.work_bytes
-    try:
-        check(lib.mxa_attention(plan.handle, C.byref(args)))
-    finally:
-        workspace.release()
+    dtypes = q_dtype, k_dtype, v_dtype, views[3][0]
+    plan = Plan(sizes, dtypes, read_options(*options), offsets, arrays.device)
+    return Call(plan, views, (out_shape, rows, (heads,), (k_shape[0], k_shape[1], head_dim)))
 
 
 def compute(
-    inputs: Inputs,
+    q: Array,
+    k: Array,
+    v: Array,
     out: Array | None,
-    options: Options,
     offsets: Offsets | None,
     sinks: Array | None,
     mean: Array | None,
     return_lse: bool,
+    layout: str,
+    *options: Any,
 ) -> Any:
-    out, view = read_output(inputs, out)
-    plan = find_plan(inputs, view[1], options, offsets)
-    if not return_lse:
-        run(plan, inputs, view, sinks, mean, None)
-        return out
-    rows = inputs.views[0][2][:3]
-    lse = inputs.arrays.floats(rows if offsets is None else rows[1:])
-    run(plan, inputs, view, sinks, mean, inputs.arrays.address(lse))
-    return out, lse
+    arrays, q = arrays_of("q", q)
+    k, v = same_kind(arrays, "k", k), same_kind(arrays, "v", v)
+    geometry = arrays.geometry
+    key = arrays, geometry("q", q), geometry("k", k), geometry("v", v)
+    if out is not None:
+        out = same_kind(arrays, "out", out)
+        arrays.writable("out", out)
+    call = find_call(*key, None if out is None else geometry("out", out), offsets, layout, *options)
+    if out is None:
+        out = arrays.new(call.out_shape, q.dtype)
+    lse = arrays.floats(call.lse_shape) if return_lse else None
+    address = arrays.address
+    call.run(
+        arrays,
+        (address(q), address(k), address(v), address(out)),
+        0 if lse is None else address(lse),
+        sinks,
+        mean,
+    )
+    return out if lse is None else (out, lse)
+
+
+def find_call(*key: Any) -> Call:
+    try:
+        return prepare(*key)
+    except TypeError:  # an option that is no key, as a list is none
+        return prepare.__wrapped__(*key)
 
 
 def attention(
@@ -158,9 +156,8 @@ def attention(
     ValueError a bad argument, named with its value and the rule; RuntimeError memory or devices.
     The method is that of arXiv 2604.03950.
     """
-    inputs = read_inputs(q, k, v, choice("layout", layout, LAYOUTS))
-    options = read_options(causal, softmax_scale, window_size, softcap, q_offset, recipe, threads)
-    return compute(inputs, out, options, None, sinks, mean, return_lse)
+    options = causal, softmax_scale, window_size, softcap, q_offset, recipe, threads
+    return compute(q, k, v, out, None, sinks, mean, return_lse, layout, *options)
 
 
 def read_offsets(name: str, cu_seqlens: Any) -> tuple[int, ...]:
@@ -208,14 +205,13 @@ def varlen_attention(
 
     Everything else as in attention(); the log-sum-exp is float32 [heads, all q_len].
     """
-    axes = choice("layout", layout, PACKED_LAYOUTS)
     offsets = read_offsets("cu_seqlens_q", cu_seqlens_q), read_offsets("cu_seqlens_k", cu_seqlens_k)
     if len(offsets[0]) != len(offsets[1]):
         raise ValueError(
             f"cu_seqlens_k: has {len(offsets[1])} offsets, but cu_seqlens_q has {len(offsets[0])}"
         )
-    options = read_options(causal, softmax_scale, window_size, softcap, q_offset, recipe, threads)
-    return compute(read_inputs(q, k, v, axes), out, options, offsets, sinks, None, return_lse)
+    options = causal, softmax_scale, window_size, softcap, q_offset, recipe, threads
+    return compute(q, k, v, out, offsets, sinks, None, return_lse, layout, *options)
 
 
 def explain(
@@ -233,9 +229,11 @@ def explain(
     threads: int = 0,
 ) -> str:
     """Which kernel runs each part of attention() with these arguments, and why the faster ones do not."""
-    inputs = read_inputs(q, k, v, choice("layout", layout, LAYOUTS))
-    options = read_options(causal, softmax_scale, window_size, softcap, q_offset, recipe, threads)
-    return find_plan(inputs, inputs.views[0][1], options).describe()
+    arrays, q = arrays_of("q", q)
+    k, v = same_kind(arrays, "k", k), same_kind(arrays, "v", v)
+    key = arrays, arrays.geometry("q", q), arrays.geometry("k", k), arrays.geometry("v", v), None, None
+    options = causal, softmax_scale, window_size, softcap, q_offset, recipe, threads
+    return find_call(*key, layout, *options).plan.describe()
 
 
 def recipes() -> dict[str, str]:
@@ -306,14 +304,16 @@ def merge(
     addresses = (C.c_void_p * n)(
         *(lse_address(arrays, f"lses[{i}]", lse, rows) for i, lse in enumerate(lses))
     )
-    given = None if sinks is None else small_floats("sinks", sinks, rows[1:2])
+    if arrays.device != DEVICE_CPU:
+        raise ValueError(f"outs[0]: is a {arrays.kind}; parts are merged on the CPU")
+    _given, address = (None, None) if sinks is None else arrays.small("sinks", sinks, rows[1:2])
     if out is None:
-        out = arrays.like(first, tuple(first.shape))
+        out = arrays.new(tuple(first.shape), first.dtype)
     else:
         out = same_kind(arrays, "out", out, "outs[0]")
         arrays.writable("out", out)
     tensors, lse = tensors_of(*views, arrays.view("out", out, axes)), arrays.floats(rows)
-    sinks_pointer = None if given is None else C.c_void_p(given.ctypes.data)
+    sinks_pointer = C.c_void_p(address)
     lse_pointer = C.c_void_p(arrays.address(lse))
     check(
         lib.mxa_merge(n, tensors, addresses, sinks_pointer, C.byref(tensors, n * TENSOR_BYTES), lse_pointer)
@@ -323,6 +323,7 @@ def merge(
 
 def lse_address(arrays: Any, name: str, lse: Array, rows: tuple[int, ...]) -> int:
     lse = same_kind(arrays, name, lse, "outs[0]")
-    if arrays.check(name, lse) != DTYPE_F32 or tuple(lse.shape) != rows or not arrays.contiguous(lse):
+    arrays.geometry(name, lse)
+    if arrays.code(name, lse.dtype) != DTYPE_F32 or tuple(lse.shape) != rows or not arrays.contiguous(lse):
         raise ValueError(f"{name}: is not contiguous float32 of shape {rows}")
     return arrays.address(lse)

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ._arrays import LAYOUTS, Array, arrays_of, choice, same_kind, small_floats, tensors_of
+from ._arrays import LAYOUTS, Array, NumpyArrays, arrays_of, choice, same_kind, tensors_of
 from ._library import check, lib
-from ._plans import c_float, c_int, parse_recipe, workspace
-from ._structures import PAGE_KINDS, CacheAttendArgs, CacheOpts, Tensor
+from ._plans import c_float, c_int, parse_recipe
+from ._structures import DEVICE_CPU, DEVICE_CUDA_0, PAGE_KINDS, CacheAttendArgs, CacheOpts, Tensor
 
 ARGS_BYTES, TENSOR_BYTES = C.sizeof(CacheAttendArgs), C.sizeof(Tensor)
 SIZES = "batch", "heads_kv", "head_dim", "head_dim_v", "page_tokens", "rewind"
@@ -39,6 +39,13 @@ def file_fields(path: str) -> dict[str, Any]:
         raise RuntimeError(f"path: {path} is no saved cache: its header has no sizes") from error
 
 
+def parse_device(device: Any) -> int:
+    """MXA_DEVICE_... of "cpu", "cuda:1" or a torch.device; "cuda" is the first."""
+    number, text = C.c_int(), str(device)
+    check(lib.mxa_device_parse(f"{text}:0".encode() if text == "cuda" else text.encode(), C.byref(number)))
+    return max(number.value, DEVICE_CPU)
+
+
 def read_row(name: str, row: Any, n: int) -> np.ndarray[Any, Any]:
     """n integers as int64."""
     values = row.tolist() if hasattr(row, "tolist") else row
@@ -59,6 +66,8 @@ class Cache:
     mean          [heads_kv, head_dim]: subtracted from keys, with smooth-k=given
     pages         (low, high) pages to allocate now; 0: as many as tokens need, as they come
     threads       0: as OpenMP decides
+    device        "cpu", or "cuda:0", ...: where the pages are, and the tensors of calls; these queue their work
+                  on torch's current stream
 
     One thread at a time may use a cache. ValueError a bad argument; RuntimeError memory and files. docs/cache.md
     says what a token costs and what stays exact.
@@ -77,6 +86,7 @@ class Cache:
         mean: Array | None = None,
         pages: tuple[int, int] = (0, 0),
         threads: int = 0,
+        device: Any = "cpu",
     ) -> None:
         self.handle = C.c_void_p()
         if not isinstance(recipe, str):
@@ -89,9 +99,9 @@ class Cache:
         opts.recipe, opts.page_tokens = C.addressof(parsed), c_int("page_tokens", page_tokens)
         opts.rewind, opts.threads = c_int("rewind", rewind), c_int("threads", threads, 32)
         opts.pages[:] = read_row("pages", pages, PAGE_KINDS)
+        self.device = opts.device = parse_device(device)
         if mean is not None:
-            mean = small_floats("mean", mean, sizes[1:])
-            opts.mean = mean.ctypes.data
+            mean, opts.mean = NumpyArrays.small("mean", mean, sizes[1:])
         check(lib.mxa_cache_create(C.byref(opts), C.byref(self.handle)))
         self.batch, self.heads_kv, self.head_dim = sizes
         self.head_dim_v, self.recipe = opts.head_dim_v, recipe
@@ -102,7 +112,7 @@ class Cache:
         """The cache that save() wrote, with its recipe. RuntimeError says what in the file is wrong."""
         path = os.fspath(path)
         cache = cls.__new__(cls)
-        cache.handle = C.c_void_p()
+        cache.handle, cache.device = C.c_void_p(), DEVICE_CPU
         vars(cache).update(file_fields(path))
         check(lib.mxa_cache_load(os.fsencode(path), None, C.byref(cache.handle)))
         return cache
@@ -136,6 +146,14 @@ class Cache:
         """Bytes of the pages that hold tokens; pages that sequences share count once."""
         return lib.mxa_cache_used_bytes(self.handle)
 
+    def queue(self, name: str, arrays: Any) -> None:
+        """Calls with these arrays come next, on their stream."""
+        if arrays.device != self.device:
+            place = "host memory" if self.device == DEVICE_CPU else f"cuda:{self.device - DEVICE_CUDA_0}"
+            raise ValueError(f"{name}: is a {arrays.kind}, but the cache is in {place}")
+        if self.device != DEVICE_CPU:
+            check(lib.mxa_cache_set_stream(self.handle, C.c_void_p(arrays.stream())))
+
     def append(self, k: Array, v: Array, *, counts: Any = None, layout: str = "bhsd") -> None:
         """Append tokens: k [batch, heads_kv, n, head_dim], v [batch, heads_kv, n, head_dim_v].
 
@@ -144,6 +162,7 @@ class Cache:
         """
         axes = choice("layout", layout, LAYOUTS)
         arrays, k = arrays_of("k", k)
+        self.queue("k", arrays)
         v = same_kind(arrays, "v", v, "k")
         tensors = tensors_of(arrays.view("k", k, axes), arrays.view("v", v, axes))
         rows = None if counts is None else read_row("counts", counts, self.batch)
@@ -177,9 +196,10 @@ class Cache:
         """
         axes = choice("layout", layout, LAYOUTS)
         arrays, q = arrays_of("q", q)
+        self.queue("q", arrays)
         view = arrays.view("q", q, axes)
         if out is None:
-            out = arrays.like(q, (*q.shape[:-1], self.head_dim_v))
+            out = arrays.new((*q.shape[:-1], self.head_dim_v), q.dtype)
         else:
             out = same_kind(arrays, "out", out)
             arrays.writable("out", out)
@@ -187,26 +207,26 @@ class Cache:
         _, heads, n, head_dim = view[2]
         scale = head_dim**-0.5 if softmax_scale is None else c_float("softmax_scale", softmax_scale)
         rows = None if counts is None else read_row("counts", counts, self.batch)
-        given = None if sinks is None else small_floats("sinks", sinks, (heads,))
+        _given, sinks_at = (None, None) if sinks is None else arrays.small("sinks", sinks, (heads,))
         lse = arrays.floats(view[2][:3]) if return_lse else None
         args = CacheAttendArgs(ARGS_BYTES, C.addressof(tensors), C.addressof(tensors) + TENSOR_BYTES)
         args.counts = None if rows is None else rows.ctypes.data
         args.lse = None if lse is None else arrays.address(lse)
-        args.sinks = None if given is None else given.ctypes.data
+        args.sinks = sinks_at
         args.softmax_scale, args.softcap = scale, c_float("softcap", softcap)
         args.window_left = c_int("window_left", window_left)
-        self.run(args, heads, n)
+        self.run(arrays, args, heads, n)
         return out if lse is None else (out, lse)
 
-    def run(self, args: CacheAttendArgs, heads: int, n: int) -> None:
+    def run(self, arrays: Any, args: CacheAttendArgs, heads: int, n: int) -> None:
         longest = int(self.lengths.max(initial=0))
         sizes = C.c_int64(heads), C.c_int64(n), C.c_int64(longest)
         args.work_bytes = lib.mxa_cache_work_bytes(self.handle, *sizes)
-        args.work = workspace.reserve(args.work_bytes)
+        _kept, args.work = arrays.work(args.work_bytes)
         try:
             check(lib.mxa_cache_attend(self.handle, C.byref(args)))
         finally:
-            workspace.release()
+            arrays.done()
 
     def truncate(self, b: int, length: int) -> None:
         """Cut sequence b to length tokens: at most rewind before the last append, or all past the sink window."""

@@ -7,11 +7,12 @@ import ctypes as C
 from dataclasses import dataclass, field
 from typing import Any
 
-from ._arrays import CODES, LAYOUTS, Array, arrays_of, choice, same_kind, small_floats, tensors_of
+from ._arrays import CODES, LAYOUTS, Array, arrays_of, choice, same_kind, tensors_of
 from ._library import check, lib
 from ._plans import c_int
 from ._structures import (
     AXES,
+    DEVICE_CPU,
     LEVELS,
     NONFINITE,
     NVFP4_OPTIONS,
@@ -30,7 +31,7 @@ class Quantized:
     codes   [batch * heads, rows, row bytes] of uint8; rows are tokens, or channels with axis="token"
     scales  [batch * heads, scale bytes] of uint8, None where the format has none
     g       second-level factors, float32; None at level "none"
-    n_bad   blocks (FP8, INT8: elements) that held NaN or Inf
+    n_bad   blocks (FP8, INT8: elements) that held NaN or Inf; None on a GPU, where asking would wait
     shape   [batch, heads, seq, dim] of the input
     options what quantize() was told
     """
@@ -40,7 +41,7 @@ class Quantized:
     codes: Array
     scales: Array | None
     g: Array | None
-    n_bad: int = 0
+    n_bad: int | None = 0
     options: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -64,6 +65,7 @@ def format_number(name: str) -> int:
 
 
 def read_options(
+    arrays: Any,
     shape: tuple[int, ...],
     *,
     rule: str | None = None,
@@ -86,8 +88,8 @@ def read_options(
         opts.nvfp4 |= choice("nvfp4", option, NVFP4_OPTIONS)
     opts.fill_tail, opts.rotate, opts.threads = bool(fill_tail), bool(rotate), c_int("threads", threads, 32)
     if mean is not None:
-        opts.kept_mean = small_floats("mean", mean, (shape[0], shape[1], shape[3]))
-        opts.mean = opts.kept_mean.ctypes.data
+        opts.kept_mean, opts.mean = arrays.small("mean", mean, (shape[0], shape[1], shape[3]))
+    opts.device, opts.stream = arrays.device, arrays.stream()
     return opts
 
 
@@ -156,21 +158,21 @@ def quantize(
         "mean": mean,
         "threads": threads,
     }
-    opts = read_options(shape, **options)
+    opts = read_options(arrays, shape, **options)
     size = packed_size(number, opts, shape)
     codes_shape, scales_shape = byte_shapes(size)
     if g is not None:
-        given = small_floats("g", g, (size.g_count,))
-        opts.g = given.ctypes.data
+        opts.kept_g, opts.g = arrays.small("g", g, (size.g_count,))
     codes = arrays.bytes(codes_shape)
     scales = None if scales_shape is None else arrays.bytes(scales_shape)
     factors = arrays.floats((size.g_count,)) if size.g_count else None
     buffers = PackedBuffers(
         *(None if part is None else arrays.address(part) for part in (codes, scales, factors))
     )
-    n_bad = C.c_int64()
-    check(lib.mxa_quantize(tensors_of(view), number, C.byref(opts), C.byref(buffers), C.byref(n_bad)))
-    return Quantized(format, shape, codes, scales, factors, n_bad.value, options)
+    n_bad = C.c_int64() if arrays.device == DEVICE_CPU else None
+    count = None if n_bad is None else C.byref(n_bad)
+    check(lib.mxa_quantize(tensors_of(view), number, C.byref(opts), C.byref(buffers), count))
+    return Quantized(format, shape, codes, scales, factors, None if n_bad is None else n_bad.value, options)
 
 
 def part_address(arrays: Any, name: str, x: Array | None, n_bytes: int) -> int | None:
@@ -197,7 +199,7 @@ def dequantize(
     """
     axes = choice("layout", layout, LAYOUTS)
     arrays, _ = arrays_of("codes", x.codes)
-    number, opts = format_number(x.format), read_options(x.shape, **x.options)
+    number, opts = format_number(x.format), read_options(arrays, x.shape, **x.options)
     size = packed_size(number, opts, x.shape)
     buffers = PackedBuffers(
         part_address(arrays, "codes", x.codes, size.code_bytes),
@@ -205,9 +207,8 @@ def dequantize(
         part_address(arrays, "g", x.g, size.g_count * C.sizeof(C.c_float)),
     )
     if out is None:
-        out = arrays.empty(
-            tuple(x.shape[axis] for axis in axes if axis is not None), choice("dtype", dtype, CODES)
-        )
+        code = choice("dtype", dtype, CODES)
+        out = arrays.new(tuple(x.shape[axis] for axis in axes if axis is not None), arrays.dtype(code))
     else:
         out = same_kind(arrays, "out", out, "codes")
         arrays.writable("out", out)

@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans of the library, kept by their problem, and the workspace of each thread."""
+"""Problems and plans of the library, and the arguments of its calls."""
 
 from __future__ import annotations
 
 import ctypes as C
-import threading
-from functools import lru_cache
+from collections.abc import Sequence
 from operator import index
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy as np
-
-from ._arrays import WORK_ALIGNMENT
+from ._arrays import TENSOR
 from ._library import check, lib, text_of
-from ._structures import DEVICE_CPU, OFFSET_AUTO, Problem, Recipe
+from ._structures import DEVICE_CPU, OFFSET_AUTO, AttentionArgs, Problem, Recipe
 
 PLANS_KEPT = 128  # a plan takes a few kilobytes
-WORK_KEPT = 64 << 20  # bytes that a thread keeps between calls; larger workspaces are given back
+TENSORS = 4  # of a call: q, k, v, out
+WORD = 8  # bytes
+ARGS_AT = TENSORS * TENSOR.size
+WORDS = (ARGS_AT + C.sizeof(AttentionArgs)) // WORD
+Q_WORD, K_WORD, V_WORD, OUT_WORD = (i * TENSOR.size // WORD for i in range(TENSORS))
+LSE_WORD, SINKS_WORD, MEAN_WORD, WORK_WORD, STREAM_WORD = (
+    (ARGS_AT + getattr(AttentionArgs, name).offset) // WORD
+    for name in ("lse", "sinks", "mean", "work", "stream")
+)
 
 Sizes: TypeAlias = "tuple[int, ...]"  # batch, heads, heads_kv, q_len, kv_len, head_dim, head_dim_v
+View: TypeAlias = "tuple[int, tuple[int, ...], tuple[int, ...]]"  # DTYPE_..., shape, strides
 Offsets: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"  # cu_seqlens of q and k
 
 
@@ -79,7 +85,9 @@ def parse_recipe(text: str) -> Recipe:
     return recipe
 
 
-def make_problem(sizes: Sizes, dtypes: tuple[int, ...], options: Options, offsets: Offsets | None) -> Problem:
+def make_problem(
+    sizes: Sizes, dtypes: tuple[int, ...], options: Options, offsets: Offsets | None, device: int = DEVICE_CPU
+) -> Problem:
     problem = Problem()
     lib.mxa_problem_default(C.byref(problem), *(C.c_int64(n) for n in sizes[:-1]))
     problem.head_dim_v = sizes[-1]
@@ -92,7 +100,7 @@ def make_problem(sizes: Sizes, dtypes: tuple[int, ...], options: Options, offset
     if offsets is not None:
         problem.arrays = [(C.c_int32 * len(cu))(*cu) for cu in offsets]
         problem.cu_seqlens_q, problem.cu_seqlens_k = map(C.addressof, problem.arrays)
-    problem.device, problem.threads = DEVICE_CPU, options.threads
+    problem.device, problem.threads = device, options.threads
     return problem
 
 
@@ -100,10 +108,15 @@ class Plan:
     """A checked problem with its kernels chosen. Threads may share it."""
 
     def __init__(
-        self, sizes: Sizes, dtypes: tuple[int, ...], options: Options, offsets: Offsets | None
+        self,
+        sizes: Sizes,
+        dtypes: tuple[int, ...],
+        options: Options,
+        offsets: Offsets | None,
+        device: int,
     ) -> None:
         self.handle = C.c_void_p()
-        problem, recipe = make_problem(sizes, dtypes, options, offsets), parse_recipe(options.recipe)
+        problem, recipe = make_problem(sizes, dtypes, options, offsets, device), parse_recipe(options.recipe)
         check(lib.mxa_plan_create(C.byref(problem), C.byref(recipe), C.byref(self.handle)))
         self.work_bytes: int = lib.mxa_plan_work_bytes(self.handle)
 
@@ -115,29 +128,47 @@ class Plan:
         return text_of(lib.mxa_plan_describe, self.handle)
 
 
-# Errors are not kept. Equal numbers are equal keys, and give the same problem.
-plan_of = lru_cache(maxsize=PLANS_KEPT)(Plan)
+class Arguments:
+    """A call's tensors and mxa_attention_args in one piece of memory, in which a call sets the numbers that are
+    its own: a fraction of the time that making them anew takes."""
+
+    def __init__(self, plan: Plan, tensors: bytes) -> None:
+        self.words = (C.c_uint64 * WORDS)()
+        first = C.addressof(self.words)
+        C.memmove(first, tensors, len(tensors))
+        args = AttentionArgs.from_buffer(self.words, ARGS_AT)
+        args.size, args.work_bytes = C.sizeof(AttentionArgs), plan.work_bytes
+        args.q, args.k, args.v, args.out = (first + i * TENSOR.size for i in range(TENSORS))
+        self.pointer = C.c_void_p(first + ARGS_AT)
 
 
-class Workspace(threading.local):
-    """Aligned memory for one call at a time of one thread."""
+class Call:
+    """A plan, and the tensors of one geometry for it. Threads may share it: arguments are taken and put back."""
 
-    def __init__(self) -> None:
-        self.bytes = self.address = 0
-        self.memory: np.ndarray[Any, Any] | None = None
+    def __init__(self, plan: Plan, views: Sequence[View], shapes: tuple[tuple[int, ...], ...]) -> None:
+        self.plan = plan
+        self.tensors = b"".join(TENSOR.pack(0, code, *shape, *strides) for code, shape, strides in views)
+        self.out_shape, self.lse_shape, self.sinks_shape, self.mean_shape = shapes
+        self.free: list[Arguments] = []
 
-    def reserve(self, n_bytes: int) -> int:
-        if n_bytes > self.bytes:
-            self.memory = None
-            memory = np.empty(n_bytes + WORK_ALIGNMENT, np.uint8)
-            self.memory, start = memory, memory.ctypes.data
-            self.address, self.bytes = start + -start % WORK_ALIGNMENT, n_bytes
-        return self.address
-
-    def release(self) -> None:
-        if self.bytes > WORK_KEPT:
-            self.bytes = self.address = 0
-            self.memory = None
-
-
-workspace = Workspace()
+    def run(self, arrays: Any, addresses: tuple[int, ...], lse: int, sinks: Any, mean: Any) -> None:
+        """q, k, v and out at these addresses; lse: an address or 0."""
+        plan = self.plan
+        try:
+            arguments = self.free.pop()
+        except IndexError:
+            arguments = Arguments(plan, self.tensors)
+        words = arguments.words
+        words[Q_WORD], words[K_WORD], words[V_WORD], words[OUT_WORD] = addresses
+        words[LSE_WORD], words[STREAM_WORD] = lse, arrays.stream()
+        words[SINKS_WORD] = words[MEAN_WORD] = 0
+        if sinks is not None:
+            sinks, words[SINKS_WORD] = arrays.small("sinks", sinks, self.sinks_shape)
+        if mean is not None:
+            mean, words[MEAN_WORD] = arrays.small("mean", mean, self.mean_shape)
+        _kept, words[WORK_WORD] = arrays.work(plan.work_bytes)
+        try:
+            check(lib.mxa_attention(plan.handle, arguments.pointer))
+        finally:
+            arrays.done()
+        self.free.append(arguments)

@@ -4,7 +4,7 @@
 import ctypes as C
 
 DTYPE_F32, DTYPE_F16, DTYPE_BF16 = 0, 1, 2
-DEVICE_CPU = -1
+DEVICE_CPU, DEVICE_CUDA_0 = -1, 0
 OFFSET_AUTO = -(2**63)
 TILE = 128
 PAGE_KINDS = 2  # pages of low rows, of high rows

@@ -54,7 +54,8 @@ class QuantizedLayer(CacheLayerMixin):
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         batch, heads_kv, _, head_dim = key_states.shape
-        self.cache = Cache(batch, heads_kv, head_dim, value_states.shape[-1], **self.options)
+        sizes = batch, heads_kv, head_dim, value_states.shape[-1]
+        self.cache = Cache(*sizes, device=key_states.device, **self.options)
         self.is_initialized = True
 
     def update(

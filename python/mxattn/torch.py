@@ -16,13 +16,13 @@ from torch.overrides import TorchFunctionMode
 from ._arrays import LAYOUTS, choice
 from ._attention import attention
 from ._plans import parse_recipe
-from ._torch_arrays import TorchArrays
+from ._torch_arrays import CODES
 
 LARGEST_HEAD_DIM = 256
 NO_BACKWARD = "mxattn has no backward pass: use torch.no_grad() or detach()"
 
 
-def attention_cpu(
+def compute_attention(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
@@ -39,9 +39,9 @@ def attention_cpu(
 # torch.ops.mxattn.attention: (output, log-sum-exp). Arguments as those of mxattn.attention.
 attention_op = torch.library.custom_op(
     "mxattn::attention",
-    attention_cpu,
+    compute_attention,
     mutates_args=(),
-    device_types="cpu",
+    device_types=("cpu", "cuda"),
     schema="(Tensor q, Tensor k, Tensor v, Tensor? sinks=None, *, bool causal=False, "
     "float? softmax_scale=None, SymInt window_left=-1, SymInt window_right=-1, float softcap=0.0, "
     "SymInt? q_offset=None, str recipe='dma8', str layout='bhsd', int threads=0) -> (Tensor, Tensor)",
@@ -67,8 +67,8 @@ class replace_sdpa(TorchFunctionMode):
     """Within `with replace_sdpa("dma4"):` torch's scaled_dot_product_attention is mxattn's, on this thread.
 
     A call that mxattn cannot do stays torch's, and a warning says why, once for each reason: a mask tensor,
-    dropout, gradients, tensors that are not on the CPU, other types, a head_dim above 256, shapes that
-    broadcast.
+    dropout, gradients, tensors that are neither on the CPU nor on one CUDA device, other types, a head_dim above
+    256, shapes that broadcast.
     torch's causal mask is top-left, and so it is here.
     """
 
@@ -134,9 +134,11 @@ def why_not(
         return "it has dropout"
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
         return NO_BACKWARD
-    if any(x.device.type != "cpu" or x.layout is not torch.strided for x in tensors):
-        return "its tensors are not dense and on the CPU"
-    if any(x.dtype not in TorchArrays.codes for x in tensors):
+    if len({x.device for x in tensors}) > 1 or query.device.type not in ("cpu", "cuda"):
+        return "its tensors are not on the CPU, nor on one CUDA device"
+    if any(x.layout is not torch.strided for x in tensors):
+        return "its tensors are not dense"
+    if any(x.dtype not in CODES for x in tensors):
         return f"its tensors are {query.dtype}, not float32, float16 or bfloat16"
     if any(x.dim() not in (3, 4) or x.dim() != query.dim() for x in tensors):
         return "its tensors do not have 3 or 4 dimensions"

@@ -117,6 +117,7 @@ CREATE = {
     "mean": ({"mean": np.zeros((2, 64), np.float32)}, "mean"),
     "mean shape": ({"mean": np.zeros(64, np.float32)}, r"mean: shape \(64,\) is not \(2, 64\)"),
     "threads": ({"threads": -1}, "threads"),
+    "device": ({"device": "tpu"}, "tpu"),
 }
 
 

@@ -83,7 +83,7 @@ def test_formats(name):
 def test_refusals():
     q, k, v = tensors()
     for error, changes, sentence in (
-        (ValueError, {"k": k.numpy()}, "k: is a NumPy array, but q is a torch tensor"),
+        (ValueError, {"k": k.numpy()}, "k: is a NumPy array, but q is a torch tensor in host memory"),
         (ValueError, {"out": np.zeros(q.shape, np.float32)}, "out: is a NumPy array"),
         (ValueError, {"q": q.double()}, "q: dtype torch.float64 is not torch.float32"),
         (RuntimeError, {"v": v.to("meta")}, "v: is on meta"),
@@ -99,5 +99,5 @@ def test_refusals():
         mxattn.attention(q, k.clone().requires_grad_(), v)
     with torch.inference_mode():
         mxattn.attention(q, k, v)
-    with pytest.raises(ValueError, match="k: is a torch tensor, but q is a NumPy array"):
+    with pytest.raises(ValueError, match="k: is a torch tensor in host memory, but q is a NumPy array"):
         mxattn.attention(q.numpy(), k, v)
