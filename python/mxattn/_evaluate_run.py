@@ -20,9 +20,7 @@ from ._evaluate_recipes import Facts, facts, remedies
 from ._version import __version__
 from .transformers import QuantizedCache
 
-RETRIEVAL_CHUNK = (
-    256  # tokens at a time, where V is stored in few bits and a key is retrieved through the cache
-)
+RETRIEVAL_CHUNK = 256  # tokens at a time, where a key is retrieved through the cache
 
 
 class Run:
@@ -74,6 +72,8 @@ class Run:
     def results(self) -> list[dict[str, Any]]:
         recipes = [facts(text, self.head_dim, self.layers) for text in self.settings["recipes"]]
         files = [ResultFile(self.settings["folder"], recipe, self.setup) for recipe in recipes]
+        for file in files:
+            self.check_questions(file)
         todo = [
             (recipe, file, name, part)
             for recipe, file in zip(recipes, files)
@@ -96,6 +96,16 @@ class Run:
             yield "heads", lambda: self.heads(recipe)
         for length in settings["passkey"]:
             yield f"passkey at {length}", lambda length=length: self.passkey(recipe, length)
+
+    def check_questions(self, file: ResultFile) -> None:
+        """What is there of retrieval must be of the same depths and trials."""
+        asked = [(depth, self.settings["trials"]) for depth in self.settings["depths"]]
+        for length in self.settings["passkey"]:
+            rows = file.data["parts"].get(f"passkey at {length}")
+            if rows is not None and [(row["depth"], row["trials"]) for row in rows] != asked:
+                raise ValueError(
+                    f"folder: {file.path} has passkey at {length} with other depths or trials; name another folder"
+                )
 
     def measure(self, run: Callable[[torch.Tensor], tuple[torch.Tensor, float]]) -> dict[str, Any]:
         tokens, seconds = Tokens(), []

@@ -197,6 +197,8 @@ def test_what_is_finished_is_not_done_again(results, files, monkeypatch):
     assert again(["mxfp4", "dma4, v=int8"]) == [found["mxfp4"], found["dma4,v=int8"]]
     with pytest.raises(ValueError, match=r"mxfp4\.json is of another evaluation \(windows 2, not 1\)"):
         again(["mxfp4"], windows=1)
+    with pytest.raises(ValueError, match="has passkey at 200 with other depths or trials"):
+        again(["mxfp4"], trials=2)
     (folder / "dma8.json").write_text('{"kind": 1')
     with pytest.raises(ValueError, match=r"dma8\.json is not what an evaluation wrote"):
         again(["dma8"])
