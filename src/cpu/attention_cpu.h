@@ -63,19 +63,6 @@ static inline float mxa_job_bias(const mxa_attention_job *job, int copy, const m
     return job->plan->k[copy].smooth ? job->bias[s->q_rows + h * s->map.q_len + i] : 0.0f;
 }
 
-/* <a, b> in float64 by four sums, since one is a chain of dependent additions. */
-static inline double mxa_dot(const float *a, const float *b, int64_t n)
-{
-    double sum[4] = { 0 };
-    int64_t d = 0;
-    for (; d + 4 <= n; d += 4)
-        for (int i = 0; i < 4; i++)
-            sum[i] += (double)a[d + i] * (double)b[d + i];
-    for (; d < n; d++)
-        sum[0] += (double)a[d] * (double)b[d];
-    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
-}
-
 static inline int64_t mxa_job_kv_head(const mxa_attention_job *job, int64_t h)
 {
     return h / (job->plan->problem.heads / job->plan->problem.heads_kv);

@@ -28,6 +28,7 @@ static void compute_bias(const mxa_plan *plan, const mxa_tensor *q, const float 
 {
     const mxa_problem *const p = &plan->problem;
     const int64_t group = p->heads / p->heads_kv, dim = p->head_dim, n = plan->n_tiles * p->heads;
+    mxa_dot_rows_fn *const dot = mxa_prepare_pick()->dot;
 #pragma omp parallel for num_threads(plan->threads) schedule(dynamic)
     for (int64_t item = 0; item < n; item++) {
         const mxa_query_tile *const t = &plan->tiles[item / p->heads];
@@ -35,12 +36,12 @@ static void compute_bias(const mxa_plan *plan, const mxa_tensor *q, const float 
         const int64_t h = item % p->heads;
         const float *const mu = mean + (t->sequence * p->heads_kv + h / group) * dim;
         const mxa_span rows = mxa_tile_rows(s, t->tile);
-        float row[MXA_DIM_MAX];
-        for (int64_t i = rows.first; i < rows.end; i++) {
-            mxa_row_load(q, s->batch, h, s->q_first + i, row);
-            bias[s->q_rows + h * s->map.q_len + i] =
-                (float)((double)p->softmax_scale * mxa_dot(row, mu, dim));
-        }
+        const mxa_source source = { mxa_row(q, s->batch, h, s->q_first + rows.first), q->dtype,
+                                    rows.end - rows.first, dim, q->stride[2] };
+        double dots[MXA_TILE];
+        dot(&source, mu, dots);
+        for (int64_t i = rows.first; i < rows.end; i++)
+            bias[s->q_rows + h * s->map.q_len + i] = (float)((double)p->softmax_scale * dots[i - rows.first]);
     }
 }
 

@@ -34,7 +34,7 @@ void mxa_item_begin(const mxa_item_rows *w)
         w->max[row] = finite ? max : -INFINITY;
         w->sum[row] = none ? 0.0f : finite ? 1.0f : NAN;
     }
-    if (!w->divide)
+    if (w->o)
         memset(w->o, 0, o_bytes);
     if (w->careful)
         memset(w->nonfinite, 0, o_bytes);

@@ -26,7 +26,7 @@ struct mxa_item_rows {
     bool careful;
 
     int64_t channels;  /* dim_v padded as the kernel wants it */
-    float *o;          /* [n][channels] */
+    float *o;          /* [n][channels]; NULL: the kernel has it elsewhere, and a divide of its own */
     float *max, *sum;  /* [n] largest logit in base 2, sum of 2^(logit - max) */
     float *nonfinite;  /* [n][channels]: visible Inf and NaN of V, summed */
     bool *v_nonfinite; /* [MXA_TILE]: the careful path took Inf or NaN out of this key's V */

@@ -9,12 +9,12 @@
 
 const mxa_prepare_impl mxa_prepare_impls[] = {
 #if defined(__x86_64__)
-    { "avx512", MXA_CPU_AVX512, mxa_prepare_avx512 },
-    { "avx2", MXA_CPU_AVX2, mxa_prepare_avx2 },
+    { "avx512", MXA_CPU_AVX512, mxa_prepare_avx512, mxa_dot_avx2 },
+    { "avx2", MXA_CPU_AVX2, mxa_prepare_avx2, mxa_dot_avx2 },
 #endif
-    { "portable", MXA_CPU_PORTABLE, mxa_prepare_portable },
-    { "ref", 0, mxa_prepare_ref },
-    { NULL, 0, NULL },
+    { "portable", MXA_CPU_PORTABLE, mxa_prepare_portable, mxa_dot_ref },
+    { "ref", 0, mxa_prepare_ref, mxa_dot_ref },
+    { NULL, 0, NULL, NULL },
 };
 
 const mxa_quantize_impl mxa_quantize_impls[] = {

@@ -42,10 +42,27 @@ static inline int64_t mxa_amax_count(int64_t cols)
 typedef void mxa_prepare_rows_fn(const mxa_source *x, const float *mean, bool rotate, float *out,
                                  uint32_t *amax);
 
+/* <a, b> in float64 by four sums, since one is a chain of dependent additions. */
+static inline double mxa_dot(const float *a, const float *b, int64_t n)
+{
+    double sum[4] = { 0 };
+    int64_t d = 0;
+    for (; d + 4 <= n; d += 4)
+        for (int i = 0; i < 4; i++)
+            sum[i] += (double)a[d + i] * (double)b[d + i];
+    for (; d < n; d++)
+        sum[0] += (double)a[d] * (double)b[d];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* out[r] = <x_r, y> in float64, rows as they come; sums run in any order. */
+typedef void mxa_dot_rows_fn(const mxa_source *x, const float *y, double *out);
+
 typedef struct mxa_prepare_impl {
     const char *name;
     uint32_t needs; /* MXA_CPU_... */
     mxa_prepare_rows_fn *fn;
+    mxa_dot_rows_fn *dot;
 } mxa_prepare_impl;
 
 /* What an mxa_prepare_rows_fn has written. */

@@ -5,6 +5,8 @@
 #include "core/bits.h"
 #include "cpu/kernels.h"
 
+#include <float.h>
+#include <math.h>
 #include <string.h>
 
 /* Where the steps overflow or meet NaN, machines differ in the NaN that they make. */
@@ -78,6 +80,36 @@ static void check_entry_once(const mxa_prepare_impl *impl)
         same_amax(blocks, (uint32_t *)(void *)want_amax.data, (uint32_t *)(void *)got_amax.data);
 }
 
+/* Some rows by a vector, within the rounding of as many float64 additions. */
+static void check_dot_once(const mxa_prepare_impl *impl)
+{
+    enum { MOST_ROWS = 5 };
+    const int64_t rows = check_pick(1, MOST_ROWS), cols = pick_cols(), stride = cols + check_pick(0, 5);
+    const mxa_dtype dtype = (mxa_dtype)check_pick(MXA_DTYPE_F32, MXA_DTYPE_BF16);
+    const float *const y = check_floats(cols, false);
+    const mxa_source x = { pick_elements(dtype, rows * stride), dtype, rows, cols, stride };
+    const check_buf got = check_bytes(MOST_ROWS * sizeof(double));
+    impl->dot(&x, y, (double *)(void *)got.data);
+    check_guards("dots", got);
+    for (int64_t r = 0; r < rows; r++) {
+        long double want = 0, size = 0;
+        for (int64_t d = 0; d < cols; d++) {
+            float element;
+            mxa_row_widen((const char *)mxa_source_row(&x, r) + d * mxa_dtype_bytes(dtype), dtype, 1,
+                          &element);
+            want += (long double)element * y[d];
+            size += fabsl((long double)element * y[d]);
+        }
+        const double dot = ((const double *)(void *)got.data)[r];
+        const bool right = isfinite((double)want)
+                               ? fabsl(dot - want) <= (long double)cols * DBL_EPSILON * size
+                               : !isfinite(dot);
+        if (!right)
+            check_fail("dot[%lld] of %lld columns: want %.17Lg, got %.17g", (long long)r, (long long)cols,
+                       want, dot);
+    }
+}
+
 static void bench_entry(const mxa_prepare_impl *impl)
 {
     enum { ROWS = 16, DIM = 128 };
@@ -97,8 +129,10 @@ void check_prepare(void)
     for (const mxa_prepare_impl *impl = mxa_prepare_impls; impl->name; impl++) {
         if (!check_entry("prepare", impl->name, "any", impl->needs))
             continue;
-        while (check_round())
+        while (check_round()) {
             check_entry_once(impl);
+            check_dot_once(impl);
+        }
         if (check_benching())
             bench_entry(impl);
     }

@@ -37,10 +37,10 @@ static bool divide_row(const mxa_item_rows *item, int64_t row)
 {
     const mxa_amx_work *const w = (const void *)item; /* whose first member it is */
     const float *const o = mxa_amx_o(w, row);
-    const __m512 sum = _mm512_set1_ps(item->sum[row] == 0 ? 1.0f : item->sum[row]); /* O is 0 then */
-    __m512 zero = _mm512_setzero_ps();
+    const __m512 factor = _mm512_set1_ps(item->sum[row] == 0 ? 1.0f : 1.0f / item->sum[row]);
+    __m512 zero = _mm512_setzero_ps(); /* or NaN, once there is NaN or Inf */
     for (int64_t d = 0; d < item->channels; d += MXA_AVX512_LANES) {
-        const __m512 x = _mm512_div_ps(_mm512_loadu_ps(o + d), sum);
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(o + d), factor);
         zero = _mm512_fmadd_ps(x, _mm512_setzero_ps(), zero);
         _mm512_storeu_ps(item->row + d, x);
     }

@@ -19,6 +19,19 @@ static void *carve(char *base, int64_t *used, int64_t bytes)
     return part;
 }
 
+static bool divide_row(const mxa_item_rows *w, int64_t row)
+{
+    const float *const o = w->o + row * w->channels;
+    const __m256 factor = _mm256_set1_ps(w->sum[row] == 0 ? 1.0f : 1.0f / w->sum[row]);
+    __m256 zero = _mm256_setzero_ps(); /* or NaN, once there is NaN or Inf */
+    for (int64_t d = 0; d < w->channels; d += MXA_AVX2_LANES) {
+        const __m256 x = _mm256_mul_ps(_mm256_loadu_ps(o + d), factor);
+        zero = _mm256_fmadd_ps(x, _mm256_setzero_ps(), zero);
+        _mm256_storeu_ps(w->row + d, x);
+    }
+    return _mm256_movemask_ps(_mm256_cmp_ps(zero, zero, _CMP_UNORD_Q)) == 0;
+}
+
 /* Lay out the parts; returns their size. */
 static int64_t place(mxa_avx2_work *w, const mxa_plan *plan, char *base)
 {
@@ -48,6 +61,7 @@ static int64_t place(mxa_avx2_work *w, const mxa_plan *plan, char *base)
     w->item.max = carve(base, &used, rows * f32);
     w->item.sum = carve(base, &used, rows * f32);
     w->item.row = carve(base, &used, w->item.channels * f32);
+    w->item.divide = divide_row;
     w->item.v_nonfinite = carve(base, &used, MXA_TILE);
     return used;
 }

@@ -6,6 +6,7 @@
 #include "cpu/kernels.h"
 
 mxa_prepare_rows_fn mxa_prepare_avx2;
+mxa_dot_rows_fn mxa_dot_avx2;
 
 /* MXFP8, MXFP6, MXFP4, MXINT8. */
 mxa_quantize_rows_fn mxa_quantize_mx_avx2;

@@ -6,6 +6,7 @@
 #include "cpu/avx2/block_scales_avx2.h"
 #include "cpu/avx2/codes_avx2.h"
 #include "cpu/portable/codes_portable.h"
+#include "cpu/ref/codes_ref.h"
 #include "format/hadamard.h"
 
 enum { CHUNK_VECTORS = 8, CHUNK = CHUNK_VECTORS * MXA_AVX2_LANES };
@@ -147,6 +148,36 @@ MXA_AVX2_INLINE void prepare_rows(mxa_dtype type, const mxa_source *x, const flo
             prepare_row(type, mxa_source_row(x, r), x->cols, mean, rotate, norm, out + r * x->cols);
         if (amax)
             amax = mxa_avx2_rows_maxima(out + first * x->cols, end - first, x->cols, amax);
+    }
+}
+
+/* Two sums of four, since one is a chain of dependent additions. */
+MXA_AVX2_INLINE double dot_row(mxa_dtype type, const void *row, const float *y, int64_t cols)
+{
+    __m256d low = _mm256_setzero_pd(), high = _mm256_setzero_pd();
+    for (int64_t d = 0; d < cols; d += MXA_AVX2_LANES) {
+        const __m256 a = widen(type, row, d), b = _mm256_loadu_ps(y + d);
+        low = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_castps256_ps128(a)),
+                              _mm256_cvtps_pd(_mm256_castps256_ps128(b)), low);
+        high = _mm256_fmadd_pd(_mm256_cvtps_pd(_mm256_extractf128_ps(a, 1)),
+                               _mm256_cvtps_pd(_mm256_extractf128_ps(b, 1)), high);
+    }
+    const __m256d sum = _mm256_add_pd(low, high);
+    const __m128d pair = _mm_add_pd(_mm256_castpd256_pd128(sum), _mm256_extractf128_pd(sum, 1));
+    return _mm_cvtsd_f64(_mm_add_pd(pair, _mm_unpackhi_pd(pair, pair)));
+}
+
+void mxa_dot_avx2(const mxa_source *x, const float *y, double *out)
+{
+    if (x->cols % MXA_AVX2_LANES) {
+        mxa_dot_ref(x, y, out);
+        return;
+    }
+    for (int64_t r = 0; r < x->rows; r++) {
+        const void *const row = mxa_source_row(x, r);
+        out[r] = x->dtype == MXA_DTYPE_F32   ? dot_row(MXA_DTYPE_F32, row, y, x->cols)
+                 : x->dtype == MXA_DTYPE_F16 ? dot_row(MXA_DTYPE_F16, row, y, x->cols)
+                                             : dot_row(MXA_DTYPE_BF16, row, y, x->cols);
     }
 }
 

@@ -29,6 +29,19 @@ static void place_copy(mxa_avx512_copy *c, int64_t rows, bool q_scaled, char *ba
     c->bias = carve(base, used, rows * word);
 }
 
+static bool divide_row(const mxa_item_rows *w, int64_t row)
+{
+    const float *const o = w->o + row * w->channels;
+    const __m512 factor = _mm512_set1_ps(w->sum[row] == 0 ? 1.0f : 1.0f / w->sum[row]);
+    __m512 zero = _mm512_setzero_ps(); /* or NaN, once there is NaN or Inf */
+    for (int64_t d = 0; d < w->channels; d += MXA_AVX512_LANES) {
+        const __m512 x = _mm512_mul_ps(_mm512_loadu_ps(o + d), factor);
+        zero = _mm512_fmadd_ps(x, _mm512_setzero_ps(), zero);
+        _mm512_storeu_ps(w->row + d, x);
+    }
+    return _mm512_cmp_ps_mask(zero, zero, _CMP_UNORD_Q) == 0;
+}
+
 /* Lay out the parts; returns their size. */
 static int64_t place(mxa_avx512_work *w, const mxa_plan *plan, bool bf16, char *base)
 {
@@ -57,6 +70,7 @@ static int64_t place(mxa_avx512_work *w, const mxa_plan *plan, bool bf16, char *
     w->item.max = carve(base, &used, rows * f32);
     w->item.sum = carve(base, &used, rows * f32);
     w->item.row = carve(base, &used, w->item.channels * f32);
+    w->item.divide = divide_row;
     w->item.v_nonfinite = carve(base, &used, MXA_TILE);
     return used;
 }

@@ -6,6 +6,7 @@
 #include "cpu/kernels.h"
 
 mxa_prepare_rows_fn mxa_prepare_ref;
+mxa_dot_rows_fn mxa_dot_ref;
 mxa_quantize_rows_fn mxa_quantize_ref;
 mxa_decode_rows_fn mxa_decode_ref;
 
