@@ -108,13 +108,18 @@ class Cache:
         self.page_tokens, self.rewind = opts.page_tokens, opts.rewind
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Cache:
+    def load(cls, path: str | os.PathLike[str], *, device: Any = "cpu") -> Cache:
         """The cache that save() wrote, with its recipe. RuntimeError says what in the file is wrong."""
-        path = os.fspath(path)
-        cache = cls.__new__(cls)
-        cache.handle, cache.device = C.c_void_p(), DEVICE_CPU
+        path, cache, opts = os.fspath(path), cls.__new__(cls), CacheOpts()
+        cache.handle, cache.device = C.c_void_p(), parse_device(device)
         vars(cache).update(file_fields(path))
-        check(lib.mxa_cache_load(os.fsencode(path), None, C.byref(cache.handle)))
+        parsed = parse_recipe(cache.recipe)
+        sizes = cache.batch, cache.heads_kv, cache.head_dim
+        lib.mxa_cache_default(C.byref(opts), *map(C.c_int64, sizes))
+        opts.recipe, opts.device, opts.head_dim_v = C.addressof(parsed), cache.device, cache.head_dim_v
+        opts.page_tokens, opts.rewind = cache.page_tokens, cache.rewind
+        given = None if cache.device == DEVICE_CPU else C.byref(opts)
+        check(lib.mxa_cache_load(os.fsencode(path), given, C.byref(cache.handle)))
         return cache
 
     def save(self, path: str | os.PathLike[str]) -> None:
