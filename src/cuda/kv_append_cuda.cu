@@ -8,10 +8,25 @@ namespace mxa
 namespace
 {
 
+template <int each>
 __global__ void __launch_bounds__(kv_threads) kv_append(const __grid_constant__ mxa_cuda_kv_append a)
 {
     __shared__ KvShared shared;
-    append_block(a, blockIdx.x, shared);
+    await_kernels_before(); /* the rows may be theirs */
+    release_kernels_behind();
+    append_block<each>(a, blockIdx.x, shared);
+}
+
+using KvAppend = void(mxa_cuda_kv_append);
+
+KvAppend *pick_append(const mxa_cuda_kv &kv)
+{
+    switch (kv_channels_of_lane(kv)) {
+    case 2: return kv_append<2>;
+    case 4: return kv_append<4>;
+    case 8: return kv_append<8>;
+    default: return kv_append<0>;
+    }
 }
 
 __global__ void __launch_bounds__(MXA_CUDA_KV_CHANGES) kv_send(const __grid_constant__ mxa_cuda_kv_letter l)
@@ -39,9 +54,16 @@ mxa_status mxa_cuda_kv_send(const mxa_cuda_kv_letter *letter, cudaStream_t strea
 
 mxa_status mxa_cuda_kv_store(const mxa_cuda_kv_append *append, cudaStream_t stream)
 {
-    const unsigned blocks = unsigned(append->n_sequences * append->kv.heads_kv * append->spans);
-    mxa::kv_append<<<blocks, mxa::kv_threads, 0, stream>>>(*append);
-    return mxa_cuda_launched("kv_append");
+    cudaLaunchAttribute early{};
+    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    early.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(unsigned(append->n_sequences * append->kv.heads_kv * append->spans));
+    config.blockDim = dim3(mxa::kv_threads);
+    config.stream = stream;
+    config.attrs = &early;
+    config.numAttrs = append->early;
+    return mxa_cuda_check(cudaLaunchKernelEx(&config, mxa::pick_append(append->kv), *append), "kv_append");
 }
 
 mxa_status mxa_cuda_kv_means(const mxa_cuda_kv *kv, cudaStream_t stream)

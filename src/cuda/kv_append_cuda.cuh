@@ -1,23 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows behind the device's lengths go to the pages that the device's tables name. The last block of a
- * sequence to be done makes the mean of smooth-K's PREFIX, once there are MXA_TILE tokens, and lets the length
- * grow: an append of one token is one launch.
+ * Rows behind the device's lengths go to the pages that the device's tables name. A length grows once all
+ * blocks of its sequence have read it; the mean of smooth-K's PREFIX is made by the last block that has stored
+ * its rows of the first tile. So an append of one token is one launch.
  */
 #ifndef MXA_CUDA_KV_APPEND_CUDA_CUH
 #define MXA_CUDA_KV_APPEND_CUDA_CUH
 
-#include "cuda/kv_row_cuda.cuh"
+#include "cuda/kv_lanes_cuda.cuh"
 
 namespace mxa
 {
 
 constexpr int kv_threads = 128, kv_warps = kv_threads / warp_width;
 
+/* What append_block has in registers of rows of 64, 128 and 256 channels. */
+MXA_HD inline int kv_channels_of_lane(const mxa_cuda_kv &kv)
+{
+    const int dim = kv.tiles.part[MXA_LOW][MXA_KV_V].dim;
+    for (int copy = 0; copy < MXA_COPIES; copy++)
+        for (int operand = 0; operand < MXA_KV_OPERANDS; operand++)
+            if (kv.part[copy][operand].format != MXA_FORMAT_NONE && kv.tiles.part[copy][operand].dim != dim)
+                return 0;
+    return dim == 64 || dim == 128 || dim == 256 ? dim / warp_width : 0;
+}
+
 struct KvShared {
     KvRow rows[kv_warps];
     bool is_last;
 };
+
+__device__ inline unsigned blocks_of_sequence(const mxa_cuda_kv_append &a)
+{
+    return unsigned(a.spans * a.kv.heads_kv);
+}
 
 /* What a block works on: tokens of one page of a sequence and head. */
 struct KvSpan {
@@ -76,6 +92,7 @@ __device__ inline bool is_unread(const mxa_cuda_kv &kv, int copy, int operand, i
 }
 
 /* One of the rows of token number i of the span. */
+template <int each>
 __device__ inline void store_token(const mxa_cuda_kv_append &a, const KvSpan &s, int target, int i,
                                    KvRow &row, int lane)
 {
@@ -89,9 +106,14 @@ __device__ inline void store_token(const mxa_cuda_kv_append &a, const KvSpan &s,
     const int64_t offset = s.b * x.stride[0] + s.h * x.stride[1] + (token - s.length) * x.stride[2];
     const int64_t head = s.b * a.kv.heads_kv + s.h;
     const float *const mean = to.part.smooth ? a.kv.mean + head * to.at.dim : nullptr;
-    store_row(to, x, offset, mean, is_unread(a.kv, copy, operand, token), row, lane);
+    const bool unread = is_unread(a.kv, copy, operand, token);
+    if constexpr (each > 0)
+        if (!unread && store_lanes<each>(to, x, offset, mean, lane))
+            return;
+    store_row(to, x, offset, mean, unread, row, lane);
 }
 
+template <int each>
 __device__ inline void store_span(const mxa_cuda_kv_append &a, const KvSpan &s, KvShared &shared)
 {
     const unsigned targets = s.first < s.end ? find_targets(a, s) : 0;
@@ -101,7 +123,7 @@ __device__ inline void store_span(const mxa_cuda_kv_append &a, const KvSpan &s, 
     for (unsigned left = targets; left; left &= left - 1)
         n++;
     for (int job = warp; job < rows * n; job += kv_warps)
-        store_token(a, s, bit_number(targets, job % n), job / n, shared.rows[warp], lane);
+        store_token<each>(a, s, bit_number(targets, job % n), job / n, shared.rows[warp], lane);
 }
 
 /* Channel d of K in the high row of a token. */
@@ -141,31 +163,41 @@ __device__ inline void make_mean(const mxa_cuda_kv &kv, int64_t b, int64_t h)
         kv.mean[(b * kv.heads_kv + h) * dim + d] = channel_mean(kv, b, h, d);
 }
 
-__device__ inline void end_sequence(const mxa_cuda_kv_append &a, const KvSpan &s)
+/* Once all rows of the first tile are stored, the last block to come makes its mean. */
+__device__ inline void end_first_tile(const mxa_cuda_kv_append &a, const KvSpan &s, KvShared &shared)
 {
-    if (a.means && s.length < MXA_TILE && s.length + s.count >= MXA_TILE)
-        for (int64_t h = 0; h < a.kv.heads_kv; h++)
-            make_mean(a.kv, s.b, h);
-    __syncthreads(); /* all have read the length */
+    __syncthreads();
     if (threadIdx.x == 0) {
+        order_memory();
+        shared.is_last = draw_ticket(a.kv.tickets + a.kv.batch + s.b) == blocks_of_sequence(a) - 1;
+        order_memory();
+    }
+    __syncthreads();
+    if (!shared.is_last)
+        return;
+    if (threadIdx.x == 0)
+        a.kv.tickets[a.kv.batch + s.b] = 0;
+    for (int64_t h = 0; h < a.kv.heads_kv; h++)
+        make_mean(a.kv, s.b, h);
+}
+
+/* each: channels of a lane, for rows that are in registers; 0: none are. */
+template <int each>
+__device__ inline void append_block(const mxa_cuda_kv_append &a, unsigned block, KvShared &shared)
+{
+    const KvSpan s = find_kv_span(a, block);
+    unsigned ticket = 0;
+    __syncthreads(); /* all have read the length, which grows when the last block has */
+    if (threadIdx.x == 0)
+        ticket = draw_ticket(a.kv.tickets + s.b);
+    store_span<each>(a, s, shared);
+    if (a.means && s.length < MXA_TILE && s.length + s.count >= MXA_TILE)
+        end_first_tile(a, s, shared);
+    if (threadIdx.x == 0 && ticket == blocks_of_sequence(a) - 1) {
         a.kv.tickets[s.b] = 0;
         if (a.lengths)
             a.kv.lengths[s.b] = s.length + s.count;
     }
-}
-
-__device__ inline void append_block(const mxa_cuda_kv_append &a, unsigned block, KvShared &shared)
-{
-    store_span(a, find_kv_span(a, block), shared);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        const unsigned sequence = block / unsigned(a.spans * a.kv.heads_kv);
-        shared.is_last =
-            draw_ticket(a.kv.tickets + a.first + sequence) == unsigned(a.spans * a.kv.heads_kv) - 1;
-    }
-    __syncthreads();
-    if (shared.is_last)
-        end_sequence(a, find_kv_span(a, block)); /* read again: not kept in registers meanwhile */
 }
 
 } // namespace mxa

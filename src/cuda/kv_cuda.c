@@ -13,7 +13,7 @@
 #include "format/mx_scale.h"
 #include "format/second_level.h"
 
-enum { FIRST_TABLE_PAGES = 64 };
+enum { FIRST_TABLE_PAGES = 64, ARCH_OF_EARLY_LAUNCHES = 90 };
 
 struct mxa_kv_device {
     mxa_cuda_device device;
@@ -73,7 +73,7 @@ static int64_t mean_floats(const mxa_kv_device *d)
 static mxa_status create_state(mxa_kv_device *d)
 {
     const int64_t batch = d->kv.batch, means = mean_floats(d);
-    const int64_t of_sequence = 2 * (int64_t)sizeof *d->kv.lengths + (int64_t)sizeof *d->kv.tickets;
+    const int64_t of_sequence = 2 * (int64_t)(sizeof *d->kv.lengths + sizeof *d->kv.tickets);
     const size_t bytes =
         (size_t)(batch * of_sequence + means * (int64_t)sizeof *d->kv.mean) + MXA_DECODE_COUNTER_BYTES;
     mxa_status status = mxa_cuda_check(cudaMalloc(&d->state, bytes), "cache: cudaMalloc");
@@ -85,7 +85,7 @@ static mxa_status create_state(mxa_kv_device *d)
     d->kv.lengths = (int64_t *)(void *)((char *)d->state + MXA_DECODE_COUNTER_BYTES);
     d->kv.counts = d->kv.lengths + batch;
     d->kv.tickets = (unsigned *)(d->kv.counts + batch);
-    d->kv.mean = means > 0 ? (float *)(d->kv.tickets + batch) : NULL;
+    d->kv.mean = means > 0 ? (float *)(d->kv.tickets + 2 * batch) : NULL;
     return status;
 }
 
@@ -350,6 +350,7 @@ static mxa_status store_rows(const mxa_kv_device *d, const mxa_tensor *k, const 
                              const int64_t *counts, int64_t n)
 {
     mxa_cuda_kv_append a = { .kv = d->kv, .k = *k, .v = *v, .means = d->kv.makes_means };
+    a.early = d->device.arch >= ARCH_OF_EARLY_LAUNCHES;
     a.spans = (int)((n + d->kv.page_tokens - 2) / d->kv.page_tokens + 1);
     mxa_status status = MXA_OK;
     const bool twice = d->kv.makes_means && n > 1;

@@ -30,12 +30,12 @@ typedef struct mxa_cuda_kv {
     mxa_kv_tiles tiles;
     int64_t unread_end;
     bool makes_means;
-    int64_t *lengths;             /* [batch] */
-    unsigned *tickets;            /* [batch] blocks of an append that are done, 0 between appends */
-    float *mean;                  /* [batch][heads_kv][head_dim], or NULL */
-    uint32_t *counters;           /* of mxa_decode */
-    int64_t *counts;              /* [batch] of an attend that has its own */
-    int64_t table_pages;          /* room in each table */
+    int64_t *lengths;    /* [batch] */
+    unsigned *tickets;   /* [2][batch] blocks that have read the length, and stored rows; 0 between appends */
+    float *mean;         /* [batch][heads_kv][head_dim], or NULL */
+    uint32_t *counters;  /* of mxa_decode */
+    int64_t *counts;     /* [batch] of an attend that has its own */
+    int64_t table_pages; /* room in each table */
     uint64_t *tables[MXA_COPIES]; /* [batch][table_pages] addresses of pages; 0: none */
 } mxa_cuda_kv;
 
@@ -58,6 +58,7 @@ typedef struct mxa_cuda_kv_append {
     bool copies[MXA_COPIES]; /* whose rows are stored */
     bool means;              /* of sequences that reach MXA_TILE tokens: the high rows are stored by then */
     bool lengths;            /* grow */
+    bool early;              /* may begin while the kernel before still runs: sm_90 and later */
     int64_t counts[MXA_CUDA_KV_SEQUENCES];
 } mxa_cuda_kv_append;
 

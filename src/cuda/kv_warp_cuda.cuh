@@ -29,6 +29,13 @@ __device__ __forceinline__ uint32_t warp_largest(uint32_t x, int width)
     return x;
 }
 
+/* The lane whose number differs in the bits of mask. */
+template <class T>
+__device__ __forceinline__ T warp_exchange(T x, int mask)
+{
+    return __shfl_xor_sync(0xFFFFFFFFu, x, mask);
+}
+
 /* What other blocks have written. */
 template <class T>
 __device__ __forceinline__ T load_fresh(const T *from)
@@ -36,13 +43,16 @@ __device__ __forceinline__ T load_fresh(const T *from)
     return __ldcg(from);
 }
 
-/* The blocks' number, from 0, in which they are done: what those before have written is seen. */
+/* The number, from 0, of a block among those that draw. */
 __device__ __forceinline__ unsigned draw_ticket(unsigned *tickets)
 {
+    return atomicAdd(tickets, 1u);
+}
+
+/* What was written before is seen by blocks that draw later, what they wrote by this one after it. */
+__device__ __forceinline__ void order_memory()
+{
     __threadfence();
-    const unsigned mine = atomicAdd(tickets, 1u);
-    __threadfence();
-    return mine;
 }
 
 } // namespace mxa

@@ -51,6 +51,9 @@ static void test_opts(void **state)
     o.threads = -2;
     refuse_opts(&o, MXA_ERR_ARG, "threads", "-2");
     o = cache_opts("dma4");
+    o.device = (mxa_device)-3;
+    refuse_opts(&o, MXA_ERR_ARG, "device", "-3");
+    o = cache_opts("dma4");
     o.pages[MXA_PAGE_HIGH] = -1;
     refuse_opts(&o, MXA_ERR_ARG, "pages", "-1");
     o = cache_opts("dma4");
@@ -352,6 +355,24 @@ static void test_tables(void **state)
     mxa_cache_free(c);
 }
 
+/* A device that is not there, and calls that only a device's cache has. */
+static void test_devices(void **state)
+{
+    (void)state;
+    mxa_cache *made = NULL, *const c = cache_new("dma4");
+    static const int64_t counts[CACHE_BATCH] = { 1, 1 };
+    api_refused(mxa_cache_set_stream(NULL, NULL), MXA_ERR_ARG, "cache", "NULL");
+    api_refused(mxa_cache_set_stream(c, NULL), MXA_ERR_ARG, "cache", "the CPU's");
+    api_refused(mxa_cache_advance(c, counts), MXA_ERR_ARG, "cache", "the CPU's");
+    setenv("MXA_CUDA_LIBRARY", "/nonexistent/libmxattn_cuda.so", 1);
+    mxa_cache_opts o = cache_opts("dma4");
+    o.device = MXA_DEVICE_CUDA_0;
+    api_refused(mxa_cache_create(&o, &made), MXA_ERR_DEVICE, "device", "cuda:0");
+    api_refused(mxa_cache_load("/nonexistent", &o, &made), MXA_ERR_DEVICE, "device", "cuda:0");
+    assert_null(made);
+    mxa_cache_free(c);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,7 +381,7 @@ int main(void)
         API_TEST(test_capacity),  API_TEST(test_attend),
         API_TEST(test_workspace), API_TEST(test_rows_not_taken),
         API_TEST(test_gone),      API_TEST(test_forks_fill_the_pages),
-        API_TEST(test_tables),
+        API_TEST(test_tables),    API_TEST(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

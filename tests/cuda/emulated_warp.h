@@ -3,6 +3,8 @@
 #ifndef EMULATED_WARP_H
 #define EMULATED_WARP_H
 
+#include <math.h>
+
 #include "emulated_ptx_sm80.h"
 
 namespace mxa
@@ -27,6 +29,15 @@ inline void warp_barrier()
 }
 
 template <class T>
+T warp_exchange(T x, int mask)
+{
+    const auto *const all = static_cast<const T *>(emulated_exchange(&x, sizeof x));
+    const T other = all[int(threadIdx.x) % warp_width ^ mask];
+    emulated_done();
+    return other;
+}
+
+template <class T>
 T load_fresh(const T *from)
 {
     return *from;
@@ -35,6 +46,10 @@ T load_fresh(const T *from)
 inline unsigned draw_ticket(unsigned *tickets)
 {
     return (*tickets)++;
+}
+
+inline void order_memory()
+{
 }
 
 } // namespace mxa

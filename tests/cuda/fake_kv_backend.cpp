@@ -26,11 +26,22 @@ extern "C" mxa_status mxa_cuda_kv_send(const mxa_cuda_kv_letter *letter, cudaStr
     return MXA_OK;
 }
 
-extern "C" mxa_status mxa_cuda_kv_store(const mxa_cuda_kv_append *append, cudaStream_t)
+template <int each>
+static void launch_append(const mxa_cuda_kv_append &a)
 {
     const auto shared = std::make_unique<KvShared>();
-    const int blocks = append->n_sequences * append->kv.heads_kv * append->spans;
-    emulated_launch(unsigned(blocks), 1, [&] { append_block(*append, blockIdx.x, *shared); });
+    const int blocks = a.n_sequences * a.kv.heads_kv * a.spans;
+    emulated_launch(unsigned(blocks), 1, [&] { append_block<each>(a, blockIdx.x, *shared); });
+}
+
+extern "C" mxa_status mxa_cuda_kv_store(const mxa_cuda_kv_append *append, cudaStream_t)
+{
+    switch (kv_channels_of_lane(append->kv)) {
+    case 2: launch_append<2>(*append); break;
+    case 4: launch_append<4>(*append); break;
+    case 8: launch_append<8>(*append); break;
+    default: launch_append<0>(*append); break;
+    }
     return MXA_OK;
 }
 
