@@ -7,7 +7,7 @@ BENCH ?=
 MAKEFLAGS += --no-print-directory
 DATA := $(wildcard data/*.safetensors)
 
-.PHONY: all setup demo test bench install format clean
+.PHONY: all setup demo test test-torch bench install format clean
 
 all: setup
 	cmake -S . -B $(BUILD) -DMXA_BUILD_TESTS=OFF
@@ -25,6 +25,16 @@ demo: all
 test:
 	tools/setup.sh test
 	tools/test.sh
+
+# The Python package with PyTorch and Transformers, which this installs (docs/testing.md says how much); after it, make
+# test runs them too.
+test-torch:
+	tools/setup.sh test
+	tools/venv.sh .venv-torch tests/python_package/requirements_torch.txt
+	cmake -S . -B build/gcc -DMXA_BUILD_TESTS=ON -DMXA_WERROR=ON
+	cmake --build build/gcc --parallel
+	MXATTN_LIB=$(CURDIR)/build/gcc/libmxattn.so MXATTN_COMMAND=$(CURDIR)/build/gcc/mxattn \
+		.venv-torch/bin/python -m pytest -q -rs tests/python_package
 
 # Against other software on this processor; bench/cpu.sh says what it installs. PYTHON may have PyTorch already, and
 # BENCH holds options, such as --quick.

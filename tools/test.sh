@@ -60,11 +60,12 @@ ctests() {
 
 # pytests NAME BUILD OPTIONS...: tests/NAME with the library and the command of a build. A job in the background
 # ignores SIGINT, and so would the programs whose end by it is tested.
+python=.venv/bin/python
 pytests() {
     local tests=$1 build=$2
     shift 2
     suite "$build-$tests" env --default-signal=INT MXATTN_LIB="$PWD/build/$build/libmxattn.so" \
-        MXATTN_COMMAND="$PWD/build/$build/mxattn" .venv/bin/python -m pytest -q -rs "tests/$tests" \
+        MXATTN_COMMAND="$PWD/build/$build/mxattn" "$python" -m pytest -q -rs "tests/$tests" \
         --junit-xml "$results/$build-$tests.xml" "$@"
 }
 
@@ -77,7 +78,13 @@ if check gcc-build build gcc gcc g++; then
     ctests gcc
     pytests python gcc
     pytests cli gcc
-    pytests python_package gcc
+    # A Python with PyTorch and Transformers (MXA_TORCH_PYTHON, or what make test-torch made) skips nothing.
+    torch_python=${MXA_TORCH_PYTHON:-.venv-torch/bin/python}
+    if [ -n "${MXA_TORCH_PYTHON:-}" ] || [ -x "$torch_python" ]; then
+        python=$torch_python pytests python_package gcc
+    else
+        pytests python_package gcc
+    fi
 fi
 check wheel tests/python_package/wheel_test.sh build/wheel || true
 # Kernels for vector extensions that this machine may lack, emulated by AVX2.
