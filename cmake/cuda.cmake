@@ -62,7 +62,8 @@ endif()
 mxa_cuda_kernels(mxattn_cuda_sm80 "${MXA_GENERIC_ARCHITECTURES}" src/cuda/sm80/attention_sm80.cu)
 target_compile_options(mxattn_cuda_sm80 PRIVATE -Xptxas=-v)
 # The bytes of quantisers are specified: every product and sum is rounded for itself. A kernel that spills is an error.
-mxa_cuda_kernels(mxattn_cuda_quantize "80;90-real"
+# Later GPUs compile from compute_90, since these kernels are launched early as well.
+mxa_cuda_kernels(mxattn_cuda_quantize "80;90"
   src/cuda/dequantize_cuda.cu
   src/cuda/mean_cuda.cu
   src/cuda/quantize_any.cu

@@ -5,7 +5,7 @@
 set -u
 output=$("$@" 2>&1)
 status=$?
-offences=$(grep -E '[1-9][0-9]* bytes (stack frame|spill)|\(C75(1[0-8]|20)\)' <<<"$output")
+offences=$(grep -B 1 -E '[1-9][0-9]* bytes (stack frame|spill)|\(C75(1[0-8]|20)\)' <<<"$output")
 grep -vE '^ptxas info|bytes stack frame|^$' <<<"$output"
 if [ -n "$offences" ]; then
     echo "$offences"

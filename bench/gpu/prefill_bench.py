@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time attention through libmxattn_cuda.so on the GPU; FlashAttention-3 and cuDNN in bf16 are the peers.
+"""Time attention through libmxattn_cuda.so on the GPU; FlashAttention-3 and cuDNN, bf16 and FP8, are the peers.
 
     bench/gpu.sh [--shapes NAME ...] [--recipes TEXT ...] [--repeats N] [--no-peers]
 
@@ -16,20 +16,25 @@ import time
 from pathlib import Path
 
 import torch
-import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attention_gpu import Attention, Shape, load, random_inputs
+from peers_gpu import PEERS, peers
 
 IDLE_S = 0.03
 BURST_MS, SUSTAINED_MS = 2.0, 150.0
 CLOCK_PERIOD_MS = 20
+GROWTH = ("8k", "32k-mha")  # of equal heads
+# The Triton code published with arXiv 2604.03950 on an H200, shape 8k, MXFP4 in every tile (its mixed mode does not
+# compile there).
+PUBLISHED_MS = 15.4
 
 SHAPES = {
     "2k": Shape(32, 32, 2048),
     "8k": Shape(32, 32, 8192),
     "8k-gqa": Shape(64, 8, 8192),
     "32k": Shape(32, 8, 32768),
+    "32k-mha": Shape(32, 32, 32768),
+    "32k-gqa": Shape(64, 8, 32768),
     "16k-full": Shape(32, 32, 16384, causal=False),
     "8k-d64": Shape(32, 32, 8192, dim=64),
     "8k-d256": Shape(16, 16, 8192, dim=256),
@@ -106,28 +111,6 @@ class Contender:
         return begun + (ended - begun) / 2, ended
 
 
-def peers(shape, q, k, v):
-    """{name: call} of the bf16 baselines that this Python has."""
-
-    def cudnn():
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            F.scaled_dot_product_attention(q, k, v, is_causal=shape.causal, enable_gqa=shape.heads != shape.heads_kv)
-
-    calls = {}
-    try:
-        cudnn()
-        calls["cudnn"] = cudnn
-    except RuntimeError as error:
-        print(f"{shape}: no cuDNN: {str(error).splitlines()[0]}", flush=True)
-    try:
-        from fa3_fwd_interface import flash_attn_func
-        rows_first = [t.transpose(1, 2).contiguous() for t in (q, k, v)]
-        calls["fa3"] = lambda: flash_attn_func(*rows_first, causal=shape.causal)
-    except ImportError:
-        print("fa3_fwd_interface cannot be imported: no FlashAttention-3", flush=True)
-    return calls
-
-
 def summarize(values, flops):
     middle = statistics.median(values)
     return {"ms": middle, "tflops": flops / middle / 1e9, "spread": (max(values) - min(values)) / middle, "all": values}
@@ -152,7 +135,7 @@ def time_shape(library, name, recipes, repeats, with_peers):
                "burst": summarize(c.burst, shape.flops()), "sustained": summarize(c.sustained, shape.flops())}
         row["sm_mhz"], row["watts"] = medians.get(contender, (None, None))
         for kind in ("burst", "sustained"):
-            for peer in {"fa3", "cudnn"} & set(contenders) - {contender}:
+            for peer in set(PEERS) & set(contenders) - {contender}:
                 theirs = statistics.median(getattr(contenders[peer], kind))
                 row[kind][f"times_{peer}"] = theirs / row[kind]["ms"]
         if contender in ours:
@@ -180,6 +163,26 @@ def table(rows):
     return "\n".join(lines)
 
 
+def growth_table(rows):
+    """Time at the longer length over that at the shorter one, sustained."""
+    times = {(r["shape"], r["contender"]): r["sustained"]["ms"] for r in rows}
+    short, long = GROWTH
+    both = [c for s, c in times if s == short and (long, c) in times]
+    if not both:
+        return ""
+    lines = [f"## {SHAPES[short]} to {SHAPES[long]}", "", "| contender | times as long |", "|---|--:|"]
+    return "\n".join([*lines, *(f"| {c} | {times[long, c] / times[short, c]:.1f} |" for c in both), ""])
+
+
+def published_table(rows):
+    found = [r for r in rows if r["shape"] == GROWTH[0] and r["contender"] not in PEERS]
+    if not found:
+        return ""
+    lines = [f"## Beside the published kernel ({PUBLISHED_MS} ms, MXFP4, {SHAPES[GROWTH[0]]})", "",
+             "| contender | its time over ours |", "|---|--:|"]
+    return "\n".join([*lines, *(f"| {r['contender']} | {PUBLISHED_MS / r['sustained']['ms']:.1f} |" for r in found), ""])
+
+
 def report(head, rows):
     return "\n".join([
         f"# Prefill on {head['gpu']}, {head['date']}", "",
@@ -189,8 +192,9 @@ def report(head, rows):
         f"{BURST_MS:g} ms of calls after {1e3 * IDLE_S:g} ms idle; sustained: {SUSTAINED_MS:g} ms back to back; both "
         f"from CUDA graphs, contenders alternating, median of {head['repeats']}; spread is (largest - smallest) / "
         "median. x FA3, x cuDNN: their time over ours, bf16. SM clock and power: medians of what nvidia-smi gives in "
-        "the second half of the sustained part. Error: relative L2 to attention in float64 on the inputs.", "",
-        table(rows), ""])
+        "the second half of the sustained part. Error: relative L2 to attention in float64 on the inputs. FP8 peers: "
+        "E4M3, one scale a tensor, which is not in their time.", "",
+        table(rows), "", growth_table(rows), published_table(rows)])
 
 
 def output_of(*command):

@@ -140,13 +140,14 @@ void report(const char *name, const Problem &p, Times t, double bytes)
 
 void run(const char *name, const Problem &p, std::vector<mxa_cuda_copy> copies, bool with_bias = false)
 {
-    const mxa_cuda_bias bias = { p.bias, p.mean, 1, 0.125f };
+    const mxa_cuda_bias bias = { p.bias, p.mean, 1, 0.125f, true };
     double bytes = input_bytes(p) + (with_bias ? 4.0 * double(p.rows.n_rows) : 0);
     for (const auto &c : copies)
         bytes += bytes_written(p, c);
+    mxa_cuda_chain chain{};
     const Times t = time_calls([&] {
         if (mxa_cuda_quantize(&p.rows, MXA_NONFINITE_PROPAGATE, int(copies.size()), copies.data(),
-                              with_bias ? &bias : nullptr, nullptr, p.work, nullptr) != MXA_OK) {
+                              with_bias ? &bias : nullptr, nullptr, p.work, &chain) != MXA_OK) {
             std::fprintf(stderr, "%s: %s\n", name, mxa_error_text());
             std::exit(1);
         }
@@ -166,10 +167,11 @@ void run_chain(const Problem &p)
     const mxa_cuda_copy low = make_copy(p, 0, MXA_FORMAT_MXFP4, MXA_LEVEL_NONE, MXA_CUDA_CODES, false, false);
     const mxa_cuda_copy high =
         make_copy(p, 1, MXA_FORMAT_MXFP8_E4M3, MXA_LEVEL_NONE, MXA_CUDA_CODES, false, false);
+    mxa_cuda_chain chain{};
     const Times t = time_calls([&] {
-        mxa_cuda_quantize(&p.rows, MXA_NONFINITE_PROPAGATE, 1, &rotated, nullptr, nullptr, p.work, nullptr);
-        mxa_cuda_quantize(&wide.rows, MXA_NONFINITE_PROPAGATE, 1, &low, nullptr, nullptr, p.work, nullptr);
-        mxa_cuda_quantize(&wide.rows, MXA_NONFINITE_PROPAGATE, 1, &high, nullptr, nullptr, p.work, nullptr);
+        mxa_cuda_quantize(&p.rows, MXA_NONFINITE_PROPAGATE, 1, &rotated, nullptr, nullptr, p.work, &chain);
+        mxa_cuda_quantize(&wide.rows, MXA_NONFINITE_PROPAGATE, 1, &low, nullptr, nullptr, p.work, &chain);
+        mxa_cuda_quantize(&wide.rows, MXA_NONFINITE_PROPAGATE, 1, &high, nullptr, nullptr, p.work, &chain);
     });
     report("the same, in three passes through fp32", p, t,
            input_bytes(p) + bytes_written(p, low) + bytes_written(p, high));
@@ -216,9 +218,12 @@ void run_all(Problem &p)
     run("int8, as it is", p, { make_copy(p, 0, MXA_FORMAT_INT8, own, MXA_CUDA_CODES, false, false) });
     run("mxfp6, rotated (any shape)", p, { codes(0, MXA_FORMAT_MXFP6_E3M2, own, false) });
 
-    const Times mean = time_calls([&] { mxa_cuda_channel_mean(&p.rows, MXA_TILE, p.mean, nullptr); });
+    mxa_cuda_chain chain{};
+    const Times mean =
+        time_calls([&] { mxa_cuda_channel_mean(&p.rows, MXA_TILE, p.mean, nullptr, 0, &chain); });
     report("mean of 128 tokens", p, mean, double(p.rows.x.shape[1] * MXA_TILE * p.rows.x.shape[3] * 2));
-    const Times all = time_calls([&] { mxa_cuda_channel_mean(&p.rows, p.rows.x.shape[2], p.mean, nullptr); });
+    const Times all =
+        time_calls([&] { mxa_cuda_channel_mean(&p.rows, p.rows.x.shape[2], p.mean, nullptr, 0, &chain); });
     report("mean of all tokens", p, all, input_bytes(p));
 }
 

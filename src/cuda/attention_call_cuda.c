@@ -2,6 +2,9 @@
 /* One call: is the memory the device's, which entry takes it, and what is queued. */
 #include "cuda/attention_plan_cuda.h"
 
+/* Half of a unit in the last place of 1 in fp32. */
+#define FP32_EPS 0x1p-24
+
 /* What there is to check of a tensor: an empty one may have any pointer. */
 static const void *data_of(const mxa_tensor *x)
 {
@@ -67,6 +70,7 @@ static mxa_cuda_job make_job(const mxa_plan *plan, const mxa_cuda_choice *choice
         .sequences = cuda->sequences,
         .tiles = cuda->tiles,
         .table = choice->table,
+        .counters = at(args, choice->zeros),
         .work = at(args, choice->work),
     };
     for (int i = 0; i < MXA_COPIES; i++) {
@@ -78,27 +82,30 @@ static mxa_cuda_job make_job(const mxa_plan *plan, const mxa_cuda_choice *choice
     return job;
 }
 
-/* The mean that K's copies subtract; NULL: none. */
+/* The mean that K's copies subtract; NULL: none. What begins as zeros is cleared on the way. */
 static mxa_status queue_mean(const mxa_plan *plan, const mxa_cuda_choice *choice,
-                             const mxa_attention_args *args, cudaStream_t stream, const float **mean)
+                             const mxa_attention_args *args, mxa_cuda_chain *chain, const float **mean)
 {
+    void *const zeros = at(args, choice->zeros);
     *mean = args->mean;
     if (!mxa_plan_smooths(plan) || args->mean)
-        return MXA_OK;
+        return mxa_cuda_check(cudaMemsetAsync(zeros, 0, (size_t)choice->zero_bytes, chain->stream),
+                              "attention: cudaMemsetAsync");
     const mxa_cuda_rows rows = mxa_cuda_plan_rows(plan, MXA_CUDA_K, args->k);
     const int64_t most = plan->recipe.smooth_k == MXA_SMOOTH_PREFIX ? MXA_TILE : plan->problem.kv_len;
     float *const computed = at(args, choice->mean);
     *mean = computed;
-    return mxa_cuda_channel_mean(&rows, most, computed, stream);
+    return mxa_cuda_channel_mean(&rows, most, computed, zeros, choice->zero_bytes, chain);
 }
 
 static mxa_status queue_copies(const mxa_plan *plan, const mxa_cuda_choice *choice, mxa_cuda_which which,
-                               const mxa_attention_args *args, const float *mean, cudaStream_t stream)
+                               const mxa_attention_args *args, const float *mean, mxa_cuda_chain *chain)
 {
     const mxa_tensor *const tensors[3] = { args->q, args->k, args->v };
     const float *const factors[3] = { args->g_q, args->g_k, NULL };
     const mxa_problem *const p = &plan->problem;
-    const mxa_cuda_bias bias = { at(args, choice->bias), mean, p->heads / p->heads_kv, p->softmax_scale };
+    const mxa_cuda_bias bias = { at(args, choice->bias), mean, p->heads / p->heads_kv, p->softmax_scale,
+                                 choice->impl->sum_eps >= FP32_EPS };
     const bool has_bias = which == MXA_CUDA_Q && bias.bias;
     const mxa_cuda_rows rows = mxa_cuda_plan_rows(plan, which, tensors[which]);
     mxa_cuda_copy copies[MXA_COPIES];
@@ -106,7 +113,7 @@ static mxa_status queue_copies(const mxa_plan *plan, const mxa_cuda_choice *choi
     if (n == 0 && !has_bias)
         return MXA_OK;
     return mxa_cuda_quantize(&rows, MXA_NONFINITE_PROPAGATE, n, copies, has_bias ? &bias : NULL, NULL,
-                             at(args, choice->work), stream);
+                             at(args, choice->work), chain);
 }
 
 /* Rows without any key, and those past the last sequence. */
@@ -133,10 +140,12 @@ static mxa_status queue(const mxa_plan *plan, const mxa_attention_args *args, cu
         choice = &cuda->choices[1];
         job = make_job(plan, choice, args);
     }
+    static const mxa_cuda_which order[] = { MXA_CUDA_K, MXA_CUDA_Q, MXA_CUDA_V }; /* K awaits the mean */
+    mxa_cuda_chain chain = { .stream = stream, .may_overlap = cuda->device.arch >= MXA_CUDA_OVERLAP_ARCH };
     const float *mean = NULL;
-    mxa_status status = queue_mean(plan, choice, args, stream, &mean);
-    for (int which = MXA_CUDA_Q; which <= MXA_CUDA_V && status == MXA_OK; which++)
-        status = queue_copies(plan, choice, which, args, mean, stream);
+    mxa_status status = queue_mean(plan, choice, args, &chain, &mean);
+    for (size_t i = 0; i < sizeof order / sizeof order[0] && status == MXA_OK; i++)
+        status = queue_copies(plan, choice, order[i], args, mean, &chain);
     return status == MXA_OK ? choice->impl->run(&job, stream) : status;
 }
 

@@ -35,6 +35,8 @@ typedef struct mxa_cuda_operand {
     mxa_level g_level; /* as written; NONE: g is NULL */
 } mxa_cuda_operand;
 
+enum { MXA_CUDA_COUNTER_BYTES = 128 };
+
 /* One attention call: everything is checked, operands are queued on the stream. */
 typedef struct mxa_cuda_job {
     const mxa_plan *plan; /* host memory */
@@ -47,6 +49,7 @@ typedef struct mxa_cuda_job {
     const mxa_sequence *sequences; /* device memory: plan->sequences */
     const mxa_query_tile *tiles;   /* device memory: plan->tiles */
     const void *table;             /* device memory: what the entry's table function wrote, or NULL */
+    int *counters;                 /* device memory: MXA_CUDA_COUNTER_BYTES of zeros */
     void *work;                    /* device memory: the entry's work_bytes, 128-byte aligned, not cleared */
 } mxa_cuda_job;
 
@@ -79,7 +82,11 @@ typedef struct mxa_cuda_attention_impl {
     /* Once for each plan, with the device current: attributes of kernels. NULL: nothing to do. */
     mxa_status (*prepare)(const mxa_plan *plan, const mxa_cuda_device *device);
 
-    /* Queue the kernels. Nothing is allocated, nothing waited for: the stream may be capturing a graph. */
+    /*
+     * Queue the kernels. Nothing is allocated, nothing waited for: the stream may be capturing a graph. A first
+     * one that is launched to begin early (programmatic dependent launch) sees the caller's tensors at once,
+     * all else of the job after griddepcontrol.wait.
+     */
     mxa_status (*run)(const mxa_cuda_job *job, cudaStream_t stream);
 
     double sum_eps;  /* relative error of one addition in sums of products */

@@ -74,8 +74,33 @@ static mxa_level level_written(mxa_cuda_form form, mxa_level own, mxa_level want
     return own == MXA_LEVEL_NONE || wanted == MXA_LEVEL_DEFAULT ? own : wanted;
 }
 
+/* nonfinite_tiles of each copy, or -1. */
+typedef struct tile_marks {
+    int64_t q[MXA_COPIES], k[MXA_COPIES];
+} tile_marks;
+
+static int64_t take_marks(layout *l, const mxa_copy_plan *copy, mxa_cuda_form form, bool wanted,
+                          int64_t blocks)
+{
+    return wanted && copy->info && form != MXA_CUDA_TENSOR ? take(l, blocks, 1) : -1;
+}
+
+/* What begins as zeros lies together. */
+static tile_marks place_zeros(layout *l, const mxa_plan *plan, const mxa_cuda_forms *f,
+                              mxa_cuda_choice *choice)
+{
+    tile_marks marks;
+    choice->zeros = take(l, MXA_CUDA_COUNTER_BYTES, 1);
+    for (int i = 0; i < MXA_COPIES; i++) {
+        marks.q[i] = take_marks(l, &plan->q[i], f->q[i], f->nonfinite_tiles, plan->q_blocks);
+        marks.k[i] = take_marks(l, &plan->k[i], f->k[i], f->nonfinite_tiles, plan->k_blocks);
+    }
+    choice->zero_bytes = l->total - choice->zeros;
+    return marks;
+}
+
 static mxa_cuda_place place_copy(layout *l, const mxa_plan *plan, const mxa_copy_plan *copy, bool of_k,
-                                 mxa_cuda_form form, mxa_level factors, bool nonfinite_tiles)
+                                 mxa_cuda_form form, mxa_level factors, int64_t nonfinite_tiles)
 {
     mxa_cuda_place p = absent;
     if (!copy->info || form == MXA_CUDA_TENSOR)
@@ -88,8 +113,7 @@ static mxa_cuda_place place_copy(layout *l, const mxa_plan *plan, const mxa_copy
     p.codes = take(l, rows, p.row_bytes);
     p.scales = take(l, rows, p.scale_cols);
     p.g = take(l, count_factors(plan, p.g_level, of_k), sizeof(float));
-    if (nonfinite_tiles)
-        p.nonfinite_tiles = take(l, of_k ? plan->k_blocks : plan->q_blocks, 1);
+    p.nonfinite_tiles = nonfinite_tiles;
     return p;
 }
 
@@ -125,6 +149,7 @@ bool mxa_cuda_layout(const mxa_plan *plan, const mxa_cuda_device *device, mxa_cu
     const mxa_cuda_forms f = choice->impl->forms(plan);
     layout l = { 0, true };
     choice->mean = choice->bias = -1;
+    const tile_marks marks = place_zeros(&l, plan, &f, choice);
     if (mxa_plan_smooths(plan)) {
         int64_t means;
         l.fits = mxa_mul(plan->n_sequences, p->heads_kv * p->head_dim, &means);
@@ -132,8 +157,8 @@ bool mxa_cuda_layout(const mxa_plan *plan, const mxa_cuda_device *device, mxa_cu
         choice->bias = take(&l, plan->q_rows, sizeof(float));
     }
     for (int i = 0; i < MXA_COPIES; i++) {
-        choice->q[i] = place_copy(&l, plan, &plan->q[i], false, f.q[i], f.q_factors[i], f.nonfinite_tiles);
-        choice->k[i] = place_copy(&l, plan, &plan->k[i], true, f.k[i], f.k_factors[i], f.nonfinite_tiles);
+        choice->q[i] = place_copy(&l, plan, &plan->q[i], false, f.q[i], f.q_factors[i], marks.q[i]);
+        choice->k[i] = place_copy(&l, plan, &plan->k[i], true, f.k[i], f.k_factors[i], marks.k[i]);
     }
     choice->v = place_v(&l, plan, f.v);
     const int64_t entry = choice->impl->work_bytes ? choice->impl->work_bytes(plan, device) : 0;
@@ -163,6 +188,7 @@ static mxa_cuda_copy make_copy(const mxa_copy_plan *c, const mxa_cuda_place *pla
         .form = place->form,
         .row_bytes = place->row_bytes,
         .g_written = place->g_level,
+        .tiles_are_zero = true,
     };
 }
 

@@ -24,9 +24,10 @@ typedef struct mxa_cuda_choice {
     const mxa_cuda_attention_impl *impl;
     void *table; /* of the entry, in device memory, or NULL */
     mxa_cuda_place q[MXA_COPIES], k[MXA_COPIES], v;
-    int64_t mean; /* [sequences][heads_kv][head_dim] fp32 */
-    int64_t bias; /* [q rows] fp32 */
-    int64_t work; /* of the quantiser, then of the entry */
+    int64_t mean;              /* [sequences][heads_kv][head_dim] fp32 */
+    int64_t bias;              /* [q rows] fp32 */
+    int64_t zeros, zero_bytes; /* cleared when a call begins: the job's counters, then nonfinite_tiles */
+    int64_t work;              /* of the quantiser, then of the entry */
     int64_t total;
 } mxa_cuda_choice;
 

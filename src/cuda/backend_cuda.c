@@ -135,8 +135,9 @@ static mxa_status quantize_rows(const mxa_cuda_rows *rows, mxa_nonfinite policy,
     mxa_status status = MXA_OK;
     if (bytes > 0)
         status = mxa_cuda_check(cudaMalloc(&work, (size_t)bytes), "scratch: cudaMalloc");
+    mxa_cuda_chain chain = { .stream = stream };
     if (status == MXA_OK)
-        status = mxa_cuda_quantize(rows, policy, n, copies, NULL, n_bad, work, stream);
+        status = mxa_cuda_quantize(rows, policy, n, copies, NULL, n_bad, work, &chain);
     const mxa_status freed =
         work ? mxa_cuda_check(cudaFree(work), "scratch: cudaFree") : MXA_OK; /* after what is queued */
     return status == MXA_OK ? freed : status;
@@ -155,7 +156,9 @@ static mxa_status quantize(int device, const mxa_tensor *x, mxa_nonfinite policy
     for (int c = 0; c < n && status == MXA_OK; c++) {
         const bool by_token = copies[c].axis == MXA_AXIS_TOKEN;
         const int64_t row_bytes = mxa_row_bytes(copies[c].spec.info, x->shape[by_token ? 2 : 3]);
-        made[c] = (mxa_cuda_copy){ copies[c], MXA_CUDA_CODES, row_bytes, copies[c].level };
+        made[c] = (mxa_cuda_copy){
+            .copy = copies[c], .form = MXA_CUDA_CODES, .row_bytes = row_bytes, .g_written = copies[c].level
+        };
         status = check_copy(&copies[c], device);
     }
     const mxa_cuda_rows rows = whole_tensor(x);
@@ -182,6 +185,7 @@ static mxa_status dequantize(int device, const mxa_copy *copy, const mxa_tensor 
 static mxa_status channel_mean(int device, const mxa_tensor *x, int64_t n_tokens, float *mean, void *stream)
 {
     const mxa_cuda_rows rows = whole_tensor(x);
+    mxa_cuda_chain chain = { .stream = stream };
     mxa_cuda_scope scope;
     mxa_status status = mxa_cuda_enter(device, &scope);
     if (status == MXA_OK)
@@ -189,7 +193,7 @@ static mxa_status channel_mean(int device, const mxa_tensor *x, int64_t n_tokens
     if (status == MXA_OK)
         status = mxa_cuda_check_memory("mean", mean, device);
     if (status == MXA_OK)
-        status = mxa_cuda_channel_mean(&rows, n_tokens, mean, stream);
+        status = mxa_cuda_channel_mean(&rows, n_tokens, mean, NULL, 0, &chain);
     mxa_cuda_leave(&scope);
     return status;
 }

@@ -10,15 +10,6 @@
 namespace mxa
 {
 
-/* Words of codes to memory, sixteen bytes at a time. */
-template <int words>
-__device__ __forceinline__ void store_words(uint8_t *to, const uint32_t (&w)[words])
-{
-#pragma unroll
-    for (int i = 0; i < words; i += 4)
-        reinterpret_cast<uint4 *>(to)[i / 4] = make_uint4(w[i], w[i + 1], w[i + 2], w[i + 3]);
-}
-
 template <int words>
 __device__ __forceinline__ void fill_words(uint32_t value, uint32_t (&w)[words])
 {
@@ -121,6 +112,42 @@ __device__ __forceinline__ int code_int8_elements(const float (&x)[piece], float
     return simple && !differ ? 0 : code_elements_exactly<true>(x, g, w);
 }
 
+/* Rounded to nearest; what overflows becomes Inf. */
+template <bool bf16>
+__device__ __forceinline__ uint32_t half_pair(float lo, float hi)
+{
+    if (bf16) {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi);
+        return reinterpret_cast<const uint32_t &>(pair);
+    }
+    const __half2 pair = __floats2half2_rn(lo, hi);
+    return reinterpret_cast<const uint32_t &>(pair);
+}
+
+__device__ __forceinline__ void set_half(uint32_t &pair, int i, uint32_t half)
+{
+    pair = i ? (pair & 0x0000FFFFu) | half << 16 : (pair & 0xFFFF0000u) | half;
+}
+
+/* The two lower codes of FP8 or INT8, not NaN, in bf16 or fp16. */
+template <bool int8, bool bf16>
+__device__ __forceinline__ uint32_t decode_pair(uint32_t codes)
+{
+    if (int8) {
+        const float base = 0x1p23f + 128.0f; /* whose last byte is flipped by that of a number */
+        const uint32_t flipped = codes ^ 0x8080u;
+        const float lo = __uint_as_float(__byte_perm(flipped, 0x4B000000u, 0x7440)) - base;
+        const float hi = __uint_as_float(__byte_perm(flipped, 0x4B000000u, 0x7441)) - base;
+        return half_pair<bf16>(lo, hi);
+    }
+    const __half2_raw raw = __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t(codes), __NV_E4M3);
+    const __half2 pair = raw;
+    if (!bf16)
+        return reinterpret_cast<const uint32_t &>(pair);
+    const float2 wide = __half22float2(pair);
+    return half_pair<true>(wide.x, wide.y);
+}
+
 /* How an element of a format is rounded without making its code. */
 struct Rounding {
     float smallest_normal, largest;
@@ -140,18 +167,6 @@ MXA_HD inline float rounded(float x, const Rounding &r)
     const float binade = mxa_f32_from_bits(mxa_f32_bits(fmaxf(x, r.smallest_normal)) & MXA_F32_INF);
     const float y = fmaf(binade, -r.whole, fmaf(binade, r.whole, x));
     return capped ? fminf(y, r.largest) : y;
-}
-
-/* Rounded to nearest; what overflows becomes Inf. */
-template <bool bf16>
-__device__ __forceinline__ uint32_t half_pair(float lo, float hi)
-{
-    if (bf16) {
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(lo, hi);
-        return reinterpret_cast<const uint32_t &>(pair);
-    }
-    const __half2 pair = __floats2half2_rn(lo, hi);
-    return reinterpret_cast<const uint32_t &>(pair);
 }
 
 /*

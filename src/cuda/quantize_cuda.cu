@@ -120,8 +120,14 @@ __global__ void finish_factors(float *g, int64_t n, float divisor, unsigned nvfp
 struct Queue {
     QuantParams p;
     bool pieces; /* the fast kernels fit */
-    cudaStream_t stream;
+    mxa_cuda_chain *chain;
     char *work;
+
+    /* Of a copy: scans and finish_factors stand between the kernels of the chain. */
+    cudaStream_t stream() const
+    {
+        return in_order(chain);
+    }
 };
 
 mxa_status copy_factors(float *to, const float *from, int64_t n, cudaStream_t stream)
@@ -143,7 +149,7 @@ mxa_status read_given(const Queue &q, const mxa_cuda_copy &copy, QuantCopy &c)
     }
     if (c.g_write)
         return MXA_OK;
-    return copy_factors(copy.copy.out.g, c.g_read, region_count(q.p.rows, copy.copy.level), q.stream);
+    return copy_factors(copy.copy.out.g, c.g_read, region_count(q.p.rows, copy.copy.level), q.stream());
 }
 
 /* A scan puts factors into out.g, or into work where out.g is finer. */
@@ -157,18 +163,19 @@ mxa_status compute_factors(Queue &q, const mxa_cuda_copy &copy, int i)
     if (n == 0)
         return MXA_OK;
     const mxa_status status =
-        mxa_cuda_check(cudaMemsetAsync(g, 0, size_t(n) * sizeof *g, q.stream), "factors: cudaMemsetAsync");
+        mxa_cuda_check(cudaMemsetAsync(g, 0, size_t(n) * sizeof *g, q.stream()), "factors: cudaMemsetAsync");
     if (status != MXA_OK)
         return status;
     const QuantScan scan = { reinterpret_cast<unsigned *>(g), nullptr };
     if (q.p.rows.n_blocks > 0) {
         if (q.pieces)
-            scan_by_pieces(q.p, scan, i, q.stream);
+            scan_by_pieces(q.p, scan, i, q.chain);
         else
-            scan_by_any(q.p, scan, i, q.stream);
+            scan_by_any(q.p, scan, i, q.stream());
     }
     constexpr int threads = 256;
-    finish_factors<<<unsigned((n + threads - 1) / threads), threads, 0, q.stream>>>(g, n, c.divisor, c.nvfp4);
+    finish_factors<<<unsigned((n + threads - 1) / threads), threads, 0, q.stream()>>>(g, n, c.divisor,
+                                                                                      c.nvfp4);
     return mxa_cuda_launched("finish_factors");
 }
 
@@ -199,18 +206,18 @@ mxa_status clear_outputs(const Queue &q, const mxa_cuda_copy *copies, int64_t *n
 {
     mxa_status status = MXA_OK;
     if (n_bad && q.p.n > 0)
-        status = mxa_cuda_check(cudaMemsetAsync(n_bad, 0, size_t(q.p.n) * sizeof *n_bad, q.stream),
+        status = mxa_cuda_check(cudaMemsetAsync(n_bad, 0, size_t(q.p.n) * sizeof *n_bad, q.stream()),
                                 "n_bad: cudaMemsetAsync");
     for (int i = 0; i < q.p.n && status == MXA_OK; i++) {
         const QuantCopy &c = q.p.copies[i];
-        if (c.nonfinite_tiles)
+        if (c.nonfinite_tiles && !copies[i].tiles_are_zero)
             status =
-                mxa_cuda_check(cudaMemsetAsync(c.nonfinite_tiles, 0, size_t(q.p.rows.n_blocks), q.stream),
+                mxa_cuda_check(cudaMemsetAsync(c.nonfinite_tiles, 0, size_t(q.p.rows.n_blocks), q.stream()),
                                "nonfinite_tiles: cudaMemsetAsync");
         const int64_t bytes = q.p.rows.x.shape[0] * q.p.rows.x.shape[1] * c.matrix_scale_bytes;
         if (status == MXA_OK && c.layout != MXA_LAYOUT_ROW && c.form == MXA_CUDA_CODES && c.block &&
             bytes > 0)
-            status = mxa_cuda_check(cudaMemsetAsync(copies[i].copy.out.scales, 0, size_t(bytes), q.stream),
+            status = mxa_cuda_check(cudaMemsetAsync(copies[i].copy.out.scales, 0, size_t(bytes), q.stream()),
                                     "scales: cudaMemsetAsync");
     }
     return status;
@@ -234,41 +241,38 @@ mxa_status check_finite(const Queue &q)
     unsigned *const found = reinterpret_cast<unsigned *>(q.work);
     unsigned first_bad = no_block;
     mxa_status status =
-        mxa_cuda_check(cudaMemsetAsync(found, 0xFF, sizeof *found, q.stream), "scan: cudaMemsetAsync");
+        mxa_cuda_check(cudaMemsetAsync(found, 0xFF, sizeof *found, q.stream()), "scan: cudaMemsetAsync");
     if (status != MXA_OK)
         return status;
     for (int c = 0; c < (q.p.same_steps ? 1 : q.p.n); c++) {
         if (q.pieces)
-            scan_by_pieces(q.p, { nullptr, found }, c, q.stream);
+            scan_by_pieces(q.p, { nullptr, found }, c, q.chain);
         else
-            scan_by_any(q.p, { nullptr, found }, c, q.stream);
+            scan_by_any(q.p, { nullptr, found }, c, q.stream());
     }
     status = mxa_cuda_launched("scan");
     if (status == MXA_OK)
         status = mxa_cuda_check(
-            cudaMemcpyAsync(&first_bad, found, sizeof first_bad, cudaMemcpyDeviceToHost, q.stream),
+            cudaMemcpyAsync(&first_bad, found, sizeof first_bad, cudaMemcpyDeviceToHost, q.stream()),
             "scan: cudaMemcpyAsync");
     if (status == MXA_OK)
-        status = mxa_cuda_check(cudaStreamSynchronize(q.stream), "scan: cudaStreamSynchronize");
+        status = mxa_cuda_check(cudaStreamSynchronize(q.stream()), "scan: cudaStreamSynchronize");
     return status == MXA_OK && first_bad != no_block ? fail_nonfinite(q.p.rows, first_bad) : status;
 }
 
-mxa_status launch_copies(const Queue &q)
+mxa_status launch_copies(Queue &q)
 {
     if (q.p.rows.n_blocks == 0)
         return MXA_OK;
     if (q.pieces) {
-        if (hot_fits(q.p)) {
-            const mxa_status status = mxa_cuda_check(quantize_hot(q.p, q.stream), "multiprocessors");
-            return status == MXA_OK ? mxa_cuda_launched("quantize_hot") : status;
-        }
-        quantize_by_pieces(q.p, q.stream);
-        return mxa_cuda_launched("quantize_pieces");
+        q.p.awaits = next_awaits(q.chain);
+        return hot_fits(q.p) ? mxa_cuda_check(quantize_hot(q.p, q.chain), "quantize_hot")
+                             : mxa_cuda_check(quantize_by_pieces(q.p, q.chain), "quantize_pieces");
     }
     for (int c = 0; c < q.p.n; c++)
-        quantize_by_any(q.p, c, q.stream);
+        quantize_by_any(q.p, c, q.stream());
     if (q.p.bias.bias)
-        bias_by_any(q.p, q.stream);
+        bias_by_any(q.p, q.stream());
     return mxa_cuda_launched("quantize_any");
 }
 
@@ -276,9 +280,9 @@ mxa_status launch_copies(const Queue &q)
 
 mxa_status mxa_cuda_quantize(const mxa_cuda_rows *rows, mxa_nonfinite policy, int n,
                              const mxa_cuda_copy *copies, const mxa_cuda_bias *bias, int64_t *n_bad,
-                             void *work, cudaStream_t stream)
+                             void *work, mxa_cuda_chain *chain)
 {
-    Queue q = { describe(*rows, policy, n, copies, bias, n_bad), false, stream, static_cast<char *>(work) };
+    Queue q = { describe(*rows, policy, n, copies, bias, n_bad), false, chain, static_cast<char *>(work) };
     q.pieces = pieces_fit(q.p);
     if (rows->n_blocks >= max_blocks)
         return mxa_fail(MXA_ERR_UNSUPPORTED, "x: %lld blocks of 128 rows are more than a CUDA grid has",

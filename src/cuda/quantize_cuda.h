@@ -35,6 +35,7 @@ typedef struct mxa_cuda_copy {
      * (one for 128 rows). Given factors are read at copy.level.
      */
     mxa_level g_written;
+    bool tiles_are_zero; /* copy.out.nonfinite_tiles: else they are cleared here */
 } mxa_cuda_copy;
 
 /*
@@ -59,7 +60,21 @@ typedef struct mxa_cuda_bias {
     const float *mean; /* [sequences][heads_kv][dim] */
     int64_t heads_per_kv;
     float softmax_scale;
+    bool in_fp32; /* sums may be rounded to fp32: those of logits are no better */
 } mxa_cuda_bias;
+
+enum { MXA_CUDA_OVERLAP_ARCH = 90 };
+
+/*
+ * Kernels of one call, queued one after another. From sm_90 on each may begin before the one in front of it
+ * ends (programmatic dependent launch) and ends after it. Starts as { .stream, .may_overlap }.
+ */
+typedef struct mxa_cuda_chain {
+    cudaStream_t stream;
+    bool may_overlap; /* the device is of MXA_CUDA_OVERLAP_ARCH or later */
+    bool open;        /* the last kernel lets the next one begin early */
+    bool read_next;   /* which reads what that one writes */
+} mxa_cuda_chain;
 
 /*
  * Make n copies (1 or 2) of x from one read of it; n = 0 with a bias: only that. n_bad: [n], or NULL.
@@ -68,7 +83,7 @@ typedef struct mxa_cuda_bias {
  */
 mxa_status mxa_cuda_quantize(const mxa_cuda_rows *rows, mxa_nonfinite policy, int n,
                              const mxa_cuda_copy *copies, const mxa_cuda_bias *bias, int64_t *n_bad,
-                             void *work, cudaStream_t stream);
+                             void *work, mxa_cuda_chain *chain);
 
 /* 0 where every g_written is copy.level, unless the policy is MXA_NONFINITE_ERROR. Reads no pointer. */
 int64_t mxa_cuda_quantize_work_bytes(const mxa_cuda_rows *rows, mxa_nonfinite policy, int n,
@@ -82,9 +97,12 @@ int64_t mxa_cuda_form_row_bytes(const mxa_format_info *info, mxa_cuda_form form,
 
 mxa_status mxa_cuda_dequantize(const mxa_copy *copy, const mxa_tensor *out, cudaStream_t stream);
 
-/* mean [sequences][heads][dim] over the first n_tokens keys of each sequence, or of x. */
-mxa_status mxa_cuda_channel_mean(const mxa_cuda_rows *rows, int64_t n_tokens, float *mean,
-                                 cudaStream_t stream);
+/*
+ * mean [sequences][heads][dim] over the first n_tokens keys of each sequence, or of x. clear_bytes of clear, a
+ * multiple of 16, become 0 on the way.
+ */
+mxa_status mxa_cuda_channel_mean(const mxa_cuda_rows *rows, int64_t n_tokens, float *mean, void *clear,
+                                 int64_t clear_bytes, mxa_cuda_chain *chain);
 
 #ifdef __cplusplus
 }

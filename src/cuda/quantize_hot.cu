@@ -28,43 +28,41 @@ dim3 grid_of(const int64_t shape[4], int block_rows)
 }
 
 template <int lanes, Code first, Code second>
-cudaError_t launch_rows(const QuantParams &p, int multiprocessors, cudaStream_t stream)
+cudaError_t launch_rows(const QuantParams &p, int multiprocessors, mxa_cuda_chain *chain)
 {
     const int block_rows = pick_block_rows<lanes>(p.rows.x.shape, multiprocessors);
-    quantize_rows<lanes, first, second>
-        <<<grid_of(p.rows.x.shape, block_rows), small_block, 0, stream>>>(p, block_rows);
-    return cudaSuccess;
+    return launch_link(chain, false, quantize_rows<lanes, first, second>, grid_of(p.rows.x.shape, block_rows),
+                       small_block, 0, p, block_rows);
 }
 
 template <int lanes, Code code>
-cudaError_t launch_tile(const QuantParams &p, cudaStream_t stream)
+cudaError_t launch_tile(const QuantParams &p, mxa_cuda_chain *chain)
 {
     constexpr int bytes = piece * sizeof(float) * tile_block<lanes>;
     const cudaError_t error =
         cudaFuncSetAttribute(quantize_tile<lanes, code>, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-    if (error == cudaSuccess)
-        quantize_tile<lanes, code>
-            <<<grid_of(p.rows.x.shape, MXA_TILE), tile_block<lanes>, bytes, stream>>>(p);
-    return error;
+    return error != cudaSuccess ? error
+                                : launch_link(chain, false, quantize_tile<lanes, code>,
+                                              grid_of(p.rows.x.shape, MXA_TILE), tile_block<lanes>, bytes, p);
 }
 
 template <Code first, Code second>
-cudaError_t launch_rows_by_dim(const QuantParams &p, int multiprocessors, cudaStream_t stream)
+cudaError_t launch_rows_by_dim(const QuantParams &p, int multiprocessors, mxa_cuda_chain *chain)
 {
     switch (p.rows.x.shape[3] / piece) {
-    case 2: return launch_rows<2, first, second>(p, multiprocessors, stream);
-    case 4: return launch_rows<4, first, second>(p, multiprocessors, stream);
-    default: return launch_rows<8, first, second>(p, multiprocessors, stream);
+    case 2: return launch_rows<2, first, second>(p, multiprocessors, chain);
+    case 4: return launch_rows<4, first, second>(p, multiprocessors, chain);
+    default: return launch_rows<8, first, second>(p, multiprocessors, chain);
     }
 }
 
 template <Code code>
-cudaError_t launch_tile_by_dim(const QuantParams &p, int, cudaStream_t stream)
+cudaError_t launch_tile_by_dim(const QuantParams &p, int, mxa_cuda_chain *chain)
 {
     switch (p.rows.x.shape[3] / piece) {
-    case 2: return launch_tile<2, code>(p, stream);
-    case 4: return launch_tile<4, code>(p, stream);
-    default: return launch_tile<8, code>(p, stream);
+    case 2: return launch_tile<2, code>(p, chain);
+    case 4: return launch_tile<4, code>(p, chain);
+    default: return launch_tile<8, code>(p, chain);
     }
 }
 
@@ -72,7 +70,7 @@ cudaError_t launch_tile_by_dim(const QuantParams &p, int, cudaStream_t stream)
 struct Entry {
     Code codes[max_copies];
     bool tile; /* needs_tile */
-    cudaError_t (*launch)(const QuantParams &p, int multiprocessors, cudaStream_t stream);
+    cudaError_t (*launch)(const QuantParams &p, int multiprocessors, mxa_cuda_chain *chain);
 };
 
 const Entry entries[] = {
@@ -83,6 +81,8 @@ const Entry entries[] = {
     { { Code::mxfp4, Code::none }, false, launch_rows_by_dim<Code::mxfp4, Code::none> },
     { { Code::mxfp8, Code::none }, false, launch_rows_by_dim<Code::mxfp8, Code::none> },
     { { Code::mxfp4, Code::mxfp8 }, false, launch_rows_by_dim<Code::mxfp4, Code::mxfp8> },
+    { { Code::int8_bf16, Code::none }, false, launch_rows_by_dim<Code::int8_bf16, Code::none> },
+    { { Code::mxfp4_bf16, Code::none }, false, launch_rows_by_dim<Code::mxfp4_bf16, Code::none> },
 };
 
 /* none: no entry has it. */
@@ -90,6 +90,10 @@ Code code_of(const QuantCopy &c)
 {
     if (c.form == MXA_CUDA_E5M2)
         return c.format == MXA_FORMAT_MXFP4 && c.rounds_up ? Code::mxfp4_e5m2 : Code::none;
+    if (c.form == MXA_CUDA_BF16)
+        return c.format == MXA_FORMAT_INT8    ? Code::int8_bf16
+               : c.format == MXA_FORMAT_MXFP4 ? Code::mxfp4_bf16
+                                              : Code::none;
     if (c.form != MXA_CUDA_CODES || c.layout != MXA_LAYOUT_ROW)
         return Code::none;
     switch (c.format) {
@@ -114,7 +118,7 @@ const Entry *find_entry(const QuantParams &p)
     bool tile = false;
     for (int i = 0; i < p.n; i++)
         tile |= needs_tile(p.copies[i]);
-    if (tile && p.bias.bias)
+    if (p.bias.bias && (tile || !may_have_bias(first, second)))
         return nullptr;
     for (const Entry &e : entries)
         if (e.codes[0] == first && e.codes[1] == second && e.tile == tile &&
@@ -129,19 +133,20 @@ bool hot_fits(const QuantParams &p)
 {
     constexpr int64_t most_stride = 1 << 23; /* 128 rows within 32 bits */
     const mxa_tensor &x = p.rows.x;
-    return x.dtype != MXA_DTYPE_F32 && x.stride[2] >= 0 && x.stride[2] < most_stride &&
-           x.shape[0] <= most_grid && x.shape[1] <= most_grid && !p.rows.sequences && !p.sanitize &&
-           p.same_steps && find_entry(p);
+    const int64_t dim = x.shape[3];
+    return (dim == 64 || dim == 128 || dim == 256) && x.dtype != MXA_DTYPE_F32 && x.stride[2] >= 0 &&
+           x.stride[2] < most_stride && x.shape[0] <= most_grid && x.shape[1] <= most_grid &&
+           !p.rows.sequences && !p.sanitize && p.same_steps && find_entry(p);
 }
 
-cudaError_t quantize_hot(const QuantParams &p, cudaStream_t stream)
+cudaError_t quantize_hot(const QuantParams &p, mxa_cuda_chain *chain)
 {
     int device, multiprocessors;
     cudaError_t error = cudaGetDevice(&device);
     if (error == cudaSuccess)
         error = cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
     if (error == cudaSuccess)
-        error = find_entry(p)->launch(p, multiprocessors, stream);
+        error = find_entry(p)->launch(p, multiprocessors, chain);
     return error;
 }
 

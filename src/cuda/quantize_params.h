@@ -3,7 +3,7 @@
 #ifndef MXA_CUDA_QUANTIZE_PARAMS_H
 #define MXA_CUDA_QUANTIZE_PARAMS_H
 
-#include "cuda/quantize_cuda.h"
+#include "cuda/common/chain_cuda.cuh"
 #include "format/element.h"
 
 namespace mxa
@@ -46,6 +46,7 @@ struct QuantParams {
     int n;
     QuantCopy copies[max_copies];
     mxa_cuda_bias bias;
+    bool awaits; /* what the kernel in front writes: begin_link */
 };
 
 /*
@@ -57,15 +58,15 @@ struct QuantScan {
     unsigned *first_bad;
 };
 
-/* The kernels below are queued; the caller asks CUDA whether they were launched. n_blocks is not 0. */
+/* The kernels below are queued; the caller asks CUDA whether scans were launched. n_blocks is not 0. */
 
-/* Rows of 64, 128 or 256 channels, and copies that quantize_codes.cuh has a code for. */
+/* Aligned rows of 16 n channels, 256 at most, and copies that quantize_codes.cuh has a code for. */
 bool pieces_fit(const QuantParams &p);
 /* Some of those: quantize_hot.cu lists them. */
 bool hot_fits(const QuantParams &p);
-cudaError_t quantize_hot(const QuantParams &p, cudaStream_t stream);
-void quantize_by_pieces(const QuantParams &p, cudaStream_t stream);
-void scan_by_pieces(const QuantParams &p, const QuantScan &scan, int c, cudaStream_t stream);
+cudaError_t quantize_hot(const QuantParams &p, mxa_cuda_chain *chain);
+cudaError_t quantize_by_pieces(const QuantParams &p, mxa_cuda_chain *chain);
+void scan_by_pieces(const QuantParams &p, const QuantScan &scan, int c, mxa_cuda_chain *chain);
 
 /* Any rows and copies but those that this has a reason against, a sentence's end. Every factor is read. */
 const char *any_refuses(const QuantParams &p);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The quantiser for rows of 64, 128 or 256 channels: a block of threads for 128 rows, a thread for each piece
- * of 32 channels. Everything happens in registers; a row's lanes meet in shuffles, the rows of a block in
+ * The quantiser for rows of up to 256 channels, a multiple of 16: a block of threads for 128 rows, a thread
+ * for each piece of 32 channels of 64, 128 or 256. Everything happens in registers; a row's lanes meet in shuffles, the rows of a block in
  * shared memory where they share a factor. quantize_hot.cu has the cases that decide the speed.
  */
 #include "cuda/quantize_bias.cuh"
@@ -27,20 +27,30 @@ __device__ __forceinline__ void begin_block(const QuantParams &p, Block<lanes> &
     __syncthreads();
 }
 
-template <int lanes>
+/* Where a row has no channels, others of it are loaded and become 0. */
+template <int lanes, bool whole>
 __device__ __forceinline__ void load_piece(const QuantParams &p, const Span &s, Piece<lanes> &v)
 {
     const mxa_tensor &t = p.rows.x;
-    const int64_t offset = row_offset(t, s, 0) + piece_offset(t, s, v.row, v.lane);
+    const int last = int(t.shape[3]) - half_piece, channel = v.lane * piece;
+    const int first = whole ? channel : min(channel, last);
+    const int step = whole ? half_piece : min(channel + half_piece, last) - first;
+    const int64_t lower = row_offset(t, s, min(v.row, s.rows - 1)) + first;
     if (t.dtype == MXA_DTYPE_F32) {
-        load_floats(static_cast<const float *>(t.data) + offset, v.x);
+        const auto *const data = static_cast<const float *>(t.data) + lower;
+        load_floats(data, data + step, v.x);
     } else {
-        const RawPiece raw = load_raw(static_cast<const uint16_t *>(t.data) + offset);
+        const auto *const data = static_cast<const uint16_t *>(t.data) + lower;
+        const RawPiece raw = load_raw(data, data + step);
         if (t.dtype == MXA_DTYPE_BF16)
             widen<true>(raw, v.x);
         else
             widen<false>(raw, v.x);
     }
+    if (!whole)
+#pragma unroll
+        for (int i = 0; i < piece; i++)
+            v.x[i] = (i < half_piece ? v.live : v.upper) ? v.x[i] : 0.0f;
     if (p.sanitize)
 #pragma unroll
         for (int i = 0; i < piece; i++)
@@ -85,15 +95,16 @@ __device__ __forceinline__ int code_fold(const QuantCopy &c, const RowsOut &out,
     return code_folded<lanes, type, true>(c, out, v, scale);
 }
 
-template <int lanes>
+template <int lanes, bool bf16>
 __device__ __forceinline__ int code_decoded(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v,
                                             float g)
 {
-    if (c.is_mx)
-        return code_mx_decoded(c, out, v);
-    if (c.form == MXA_CUDA_BF16)
-        return code_nvfp4_decoded<lanes, true>(c, out, v, g);
-    return code_nvfp4_decoded<lanes, false>(c, out, v, g);
+    switch (c.format) {
+    case MXA_FORMAT_NVFP4: return code_nvfp4_decoded<lanes, bf16>(c, out, v, g);
+    case MXA_FORMAT_INT8: return code_elements_decoded<lanes, true, bf16>(c, out, v, g);
+    case MXA_FORMAT_FP8: return code_elements_decoded<lanes, false, bf16>(c, out, v, g);
+    default: return code_mx_decoded(c, out, v); /* in bf16 */
+    }
 }
 
 template <int lanes>
@@ -111,45 +122,70 @@ __device__ __forceinline__ void code_copy(const QuantParams &p, const QuantCopy 
         n_bad = code_fold<lanes, __NV_E5M2>(c, out, v, block.shared, factor);
     else if (c.form == MXA_CUDA_E4M3)
         n_bad = code_fold<lanes, __NV_E4M3>(c, out, v, block.shared, factor);
+    else if (c.form == MXA_CUDA_BF16)
+        n_bad = code_decoded<lanes, true>(c, out, v, g);
     else
-        n_bad = code_decoded(c, out, v, g);
+        n_bad = code_decoded<lanes, false>(c, out, v, g);
     write_factor(c, s, v, factor);
     report_nonfinite(c, s, v, n_bad);
 }
 
+template <int lanes, bool whole>
+__device__ __forceinline__ void begin_piece(const QuantParams &p, const Span &s, Piece<lanes> &v)
+{
+    place_piece(s, v);
+    if (!whole)
+        end_row(int(p.rows.x.shape[3]), v);
+}
+
 template <int lanes>
+__device__ __forceinline__ void load_means(const QuantParams &p, const QuantCopy &c, bool with_bias,
+                                           Block<lanes> &block)
+{
+    load_mean(c, block.span, int(p.rows.x.shape[3]), block.shared);
+    if (with_bias)
+        load_bias_mean(p, block.span, block.shared);
+}
+
+/* whole: rows of piece * lanes channels; else of fewer. */
+template <int lanes, bool whole>
 __global__ void __launch_bounds__(MXA_TILE *lanes, threads_per_sm / (MXA_TILE * lanes))
     quantize_pieces(const __grid_constant__ QuantParams p)
 {
     __shared__ Block<lanes> block;
     begin_block(p, block);
+    begin_link(p.awaits);
     const Span &s = block.span;
     Piece<lanes> v;
-    place_piece(s, v);
-    const bool with_bias = p.bias.bias;
+    begin_piece<lanes, whole>(p, s, v);
 #pragma unroll 1
-    for (int i = 0; i < max(p.n, int(with_bias)); i++) {
+    for (int i = 0; i < max(p.n, 1); i++) { /* without a copy there is a bias */
         const QuantCopy &c = p.copies[i];
         if (i == 0 || !p.same_steps) {
+            const bool with_bias = i == 0 && p.bias.bias, in_fp32 = with_bias && p.bias.in_fp32;
+            float dot = 0.0f;
             __syncthreads(); /* the last mean is read */
-            load_mean(c, s, block.shared);
-            if (i == 0 && with_bias)
-                load_bias_mean(p, s, block.shared);
-            load_piece(p, s, v);
+            load_means(p, c, with_bias, block);
+            load_piece<lanes, whole>(p, s, v);
             __syncthreads();
-            if (i == 0 && with_bias)
+            if (in_fp32)
+                dot = partial_dot_fp32(v, block.shared);
+            else if (with_bias)
                 block.shared.dot[threadIdx.x] = partial_dot<false>(v, block.shared);
-            prepare_piece(c, block.shared, v);
-            if (i == 0 && with_bias)
+            prepare_piece<lanes, whole>(c, block.shared, int(p.rows.x.shape[3]), v);
+            if (in_fp32)
+                store_bias_fp32(p, s, v, dot);
+            else if (with_bias)
                 store_bias(p, s, v, block.shared);
         }
         if (i < p.n)
             code_copy(p, c, block, v);
     }
+    end_link();
 }
 
 /* What copy c is coded from, looked at only. */
-template <int lanes>
+template <int lanes, bool whole>
 __global__ void __launch_bounds__(MXA_TILE *lanes, threads_per_sm / (MXA_TILE * lanes))
     scan_pieces(const __grid_constant__ QuantParams p, const QuantScan scan, int copy)
 {
@@ -158,11 +194,11 @@ __global__ void __launch_bounds__(MXA_TILE *lanes, threads_per_sm / (MXA_TILE * 
     const Span &s = block.span;
     const QuantCopy &c = p.copies[copy];
     Piece<lanes> v;
-    place_piece(s, v);
-    load_mean(c, s, block.shared);
-    load_piece(p, s, v);
+    begin_piece<lanes, whole>(p, s, v);
+    load_means(p, c, false, block);
+    load_piece<lanes, whole>(p, s, v);
     __syncthreads();
-    prepare_piece(c, block.shared, v);
+    prepare_piece<lanes, whole>(c, block.shared, int(p.rows.x.shape[3]), v);
     if (scan.amax) {
         const uint32_t amax = block_max(block.shared, largest_finite_bits(v.x, v.amax));
         if (threadIdx.x == 0)
@@ -173,6 +209,7 @@ __global__ void __launch_bounds__(MXA_TILE *lanes, threads_per_sm / (MXA_TILE * 
 }
 
 constexpr int access_bytes = 16; /* of a load or store */
+constexpr int64_t most_dim = 256;
 
 bool aligned(const void *pointer, int64_t bytes)
 {
@@ -186,7 +223,7 @@ bool tensor_fits(const mxa_tensor &x)
         if (x.shape[i] > 1 && !aligned(nullptr, x.stride[i] * element))
             return false;
     const int64_t dim = x.shape[3];
-    return aligned(x.data, 0) && (dim == 64 || dim == 128 || dim == 256);
+    return aligned(x.data, 0) && dim > 0 && dim <= most_dim && dim % half_piece == 0;
 }
 
 bool copy_fits(const QuantCopy &c)
@@ -198,26 +235,30 @@ bool copy_fits(const QuantCopy &c)
         return c.level == MXA_LEVEL_NONE && (c.form != MXA_CUDA_CODES || c.element_bits != 6);
     if (c.format == MXA_FORMAT_NVFP4)
         return !(c.nvfp4 & MXA_NVFP4_FOUR_OVER_SIX);
-    return c.form == MXA_CUDA_CODES && c.format != MXA_FORMAT_F32;
+    return c.format != MXA_FORMAT_F32;
 }
 
-template <int lanes>
-void launch(const QuantParams &p, const QuantScan *scan, int copy, cudaStream_t stream)
+template <int lanes, bool whole>
+cudaError_t launch(const QuantParams &p, const QuantScan *scan, int copy, mxa_cuda_chain *chain)
 {
     const unsigned blocks = unsigned(p.rows.n_blocks);
-    if (scan)
-        scan_pieces<lanes><<<blocks, MXA_TILE * lanes, 0, stream>>>(p, *scan, copy);
-    else
-        quantize_pieces<lanes><<<blocks, MXA_TILE * lanes, 0, stream>>>(p);
+    constexpr int threads = MXA_TILE * lanes;
+    if (!scan)
+        return launch_link(chain, false, quantize_pieces<lanes, whole>, dim3(blocks), threads, 0, p);
+    scan_pieces<lanes, whole><<<blocks, threads, 0, in_order(chain)>>>(p, *scan, copy);
+    return cudaSuccess; /* the caller asks */
 }
 
-void launch_by_dim(const QuantParams &p, const QuantScan *scan, int copy, cudaStream_t stream)
+cudaError_t launch_by_dim(const QuantParams &p, const QuantScan *scan, int copy, mxa_cuda_chain *chain)
 {
-    switch (p.rows.x.shape[3] / piece) {
-    case 2: launch<2>(p, scan, copy, stream); break;
-    case 4: launch<4>(p, scan, copy, stream); break;
-    default: launch<8>(p, scan, copy, stream); break;
+    const int64_t dim = p.rows.x.shape[3];
+    switch (dim) {
+    case 64: return launch<2, true>(p, scan, copy, chain);
+    case 128: return launch<4, true>(p, scan, copy, chain);
+    case 256: return launch<8, true>(p, scan, copy, chain);
+    default: break;
     }
+    return dim < 128 ? launch<4, false>(p, scan, copy, chain) : launch<8, false>(p, scan, copy, chain);
 }
 
 } // namespace
@@ -230,14 +271,14 @@ bool pieces_fit(const QuantParams &p)
     return tensor_fits(p.rows.x);
 }
 
-void quantize_by_pieces(const QuantParams &p, cudaStream_t stream)
+cudaError_t quantize_by_pieces(const QuantParams &p, mxa_cuda_chain *chain)
 {
-    launch_by_dim(p, nullptr, 0, stream);
+    return launch_by_dim(p, nullptr, 0, chain);
 }
 
-void scan_by_pieces(const QuantParams &p, const QuantScan &scan, int c, cudaStream_t stream)
+void scan_by_pieces(const QuantParams &p, const QuantScan &scan, int c, mxa_cuda_chain *chain)
 {
-    launch_by_dim(p, &scan, c, stream);
+    (void)launch_by_dim(p, &scan, c, chain);
 }
 
 } // namespace mxa

@@ -18,6 +18,7 @@ namespace mxa
 {
 
 constexpr int piece = MXA_MX_BLOCK;
+constexpr int half_piece = piece / 2; /* rows are multiples of it */
 constexpr int warp_lanes = 32;
 
 /* 16-bit channels as they are in memory. */
@@ -25,13 +26,22 @@ struct RawPiece {
     uint4 words[piece / 8];
 };
 
-__device__ __forceinline__ RawPiece load_raw(const void *from)
+/* The halves of a piece lie where a row has them. */
+__device__ __forceinline__ RawPiece load_raw(const uint16_t *lower, const uint16_t *upper)
 {
+    constexpr int vectors = half_piece / 8;
     RawPiece raw;
 #pragma unroll
-    for (int i = 0; i < piece / 8; i++)
-        raw.words[i] = __ldg(static_cast<const uint4 *>(from) + i);
+    for (int i = 0; i < vectors; i++) {
+        raw.words[i] = __ldg(reinterpret_cast<const uint4 *>(lower) + i);
+        raw.words[vectors + i] = __ldg(reinterpret_cast<const uint4 *>(upper) + i);
+    }
     return raw;
+}
+
+__device__ __forceinline__ RawPiece load_raw(const uint16_t *from)
+{
+    return load_raw(from, from + half_piece);
 }
 
 template <bool bf16>
@@ -60,11 +70,13 @@ __device__ __forceinline__ void widen(const RawPiece &raw, float (&x)[piece])
     }
 }
 
-__device__ __forceinline__ void load_floats(const void *from, float (&x)[piece])
+__device__ __forceinline__ void load_floats(const float *lower, const float *upper, float (&x)[piece])
 {
+    constexpr int vectors = half_piece / 4;
 #pragma unroll
     for (int i = 0; i < piece / 4; i++) {
-        const float4 w = __ldg(static_cast<const float4 *>(from) + i);
+        const float *const from = i < vectors ? lower + 4 * i : upper + 4 * (i - vectors);
+        const float4 w = __ldg(reinterpret_cast<const float4 *>(from));
         x[4 * i] = w.x;
         x[4 * i + 1] = w.y;
         x[4 * i + 2] = w.z;
@@ -85,12 +97,12 @@ __device__ __forceinline__ void subtract_mean(const float *mean, float (&x)[piec
     }
 }
 
-/* format/hadamard.h on a row of piece * lanes channels: the same additions, so the same bits. */
-template <int lanes>
+/* format/hadamard.h on groups of channels, 16 or more: the same additions, so the same bits. */
+template <int group>
 __device__ __forceinline__ void rotate_piece(int lane, float (&x)[piece])
 {
 #pragma unroll
-    for (int s = 1; s < piece; s *= 2)
+    for (int s = 1; s < piece && s < group; s *= 2)
 #pragma unroll
         for (int i = 0; i < piece; i++)
             if ((i & s) == 0) {
@@ -99,13 +111,13 @@ __device__ __forceinline__ void rotate_piece(int lane, float (&x)[piece])
                 x[i + s] = a - b;
             }
 #pragma unroll
-    for (int s = 1; s < lanes; s *= 2) {
+    for (int s = 1; s * piece < group; s *= 2) {
         const float sign = lane & s ? -1.0f : 1.0f; /* the upper one of a pair becomes a - b */
 #pragma unroll
         for (int i = 0; i < piece; i++)
             x[i] = fmaf(x[i], sign, __shfl_xor_sync(0xFFFFFFFFu, x[i], s));
     }
-    const float norm = mxa_hadamard_norm(piece * lanes);
+    const float norm = mxa_hadamard_norm(group);
 #pragma unroll
     for (int i = 0; i < piece; i++)
         x[i] *= norm;

@@ -15,9 +15,10 @@ constexpr int threads_per_sm = 1024; /* leaves 64 registers to each */
 template <int lanes>
 struct Piece {
     float x[piece];
-    uint32_t amax; /* bits of the largest magnitude; of NaN or Inf if there is one; 0 without a row */
+    uint32_t amax; /* bits of the largest magnitude; of NaN or Inf if there is one; 0 if not live */
     int row, lane;
-    bool live; /* there is such a row; else x is that of the last one */
+    bool live;  /* there is such a row and it has these channels; else x is that of another one, or 0 */
+    bool upper; /* and it has the upper half of them */
 };
 
 /* Rows of lanes start on different banks. */
@@ -25,7 +26,8 @@ template <int lanes>
 struct Shared {
     float mean[lanes][piece + 4];       /* that copies subtract */
     double bias_mean[lanes][piece + 2]; /* of smooth-K, times mean_scale */
-    double dot[MXA_TILE * lanes];       /* of each thread, kept while its channels are rotated */
+    float bias_mean_fp32[lanes][piece + 4];
+    double dot[MXA_TILE * lanes]; /* of each thread, kept while its channels are rotated */
     uint32_t warp_max[MXA_TILE * lanes / warp_lanes];
 };
 
@@ -34,32 +36,48 @@ __device__ __forceinline__ void place_piece(const Span &s, Piece<lanes> &v)
 {
     v.row = threadIdx.x / lanes;
     v.lane = threadIdx.x % lanes;
-    v.live = v.row < s.rows;
+    v.live = v.upper = v.row < s.rows;
 }
 
-/* From the span's first row to a thread's channels, in elements; of the last row where there is none. */
-__device__ __forceinline__ int64_t piece_offset(const mxa_tensor &t, const Span &s, int row, int lane)
-{
-    return min(row, s.rows - 1) * t.stride[2] + lane * piece;
-}
-
-/* The mean of the span's head to shared memory; a barrier has to follow. */
+/* Rows of dim channels, a multiple of a half piece. */
 template <int lanes>
-__device__ __forceinline__ void load_mean(const QuantCopy &c, const Span &s, Shared<lanes> &shared)
+__device__ __forceinline__ void end_row(int dim, Piece<lanes> &v)
+{
+    v.live = v.live && v.lane * piece < dim;
+    v.upper = v.live && v.lane * piece + piece / 2 < dim;
+}
+
+/* The mean of the span's head to shared memory, zeros past its end; a barrier has to follow. */
+template <int lanes>
+__device__ __forceinline__ void load_mean(const QuantCopy &c, const Span &s, int dim, Shared<lanes> &shared)
 {
     for (int d = threadIdx.x; c.mean && d < piece * lanes; d += blockDim.x)
-        shared.mean[d / piece][d % piece] = __ldg(c.mean + s.matrix * (piece * lanes) + d);
+        shared.mean[d / piece][d % piece] = d < dim ? c.mean[s.matrix * dim + d] : 0.0f;
 }
 
-/* From what was loaded to what copy c is coded from. */
-template <int lanes>
-__device__ __forceinline__ void prepare_piece(const QuantCopy &c, const Shared<lanes> &shared,
+/* By the largest power of two that divides dim: 16, 32 or 64 where rows are not whole. */
+template <int lanes, bool whole>
+__device__ __forceinline__ void rotate_row(int dim, Piece<lanes> &v)
+{
+    if (whole)
+        rotate_piece<piece * lanes>(v.lane, v.x);
+    else if (dim % 64 == 0)
+        rotate_piece<64>(v.lane, v.x);
+    else if (dim % 32 == 0)
+        rotate_piece<32>(v.lane, v.x);
+    else
+        rotate_piece<16>(v.lane, v.x);
+}
+
+/* From what was loaded to what copy c is coded from. whole: rows have piece * lanes channels. */
+template <int lanes, bool whole>
+__device__ __forceinline__ void prepare_piece(const QuantCopy &c, const Shared<lanes> &shared, int dim,
                                               Piece<lanes> &v)
 {
     if (c.mean)
         subtract_mean(shared.mean[v.lane], v.x);
     if (c.rotate)
-        rotate_piece<lanes>(v.lane, v.x);
+        rotate_row<lanes, whole>(dim, v);
     v.amax = v.live ? largest_bits(v.x, 0, piece) : 0;
 }
 

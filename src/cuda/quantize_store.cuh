@@ -25,6 +25,7 @@ __device__ __forceinline__ RowsOut rows_out(const QuantCopy &c, const Span &s)
     return { c.codes + s.row * c.row_bytes, c.scales + s.row * c.scale_cols };
 }
 
+/* n of a piece; those of blocks that the row does not have are left out. */
 template <int lanes>
 __device__ __forceinline__ void store_scales(const QuantCopy &c, const RowsOut &out, const Span &s,
                                              const Piece<lanes> &v, int n, uint32_t scales)
@@ -33,21 +34,34 @@ __device__ __forceinline__ void store_scales(const QuantCopy &c, const RowsOut &
     if (c.layout == MXA_LAYOUT_ROW) {
         uint8_t *const to = out.scales + uint32_t(v.row * int(c.scale_cols) + col);
         for (int i = 0; i < n; i++)
-            to[i] = uint8_t(scales >> 8 * i);
+            if (i == 0 || v.upper)
+                to[i] = uint8_t(scales >> 8 * i);
     } else {
         uint8_t *const matrix = c.scales + s.matrix * c.matrix_scale_bytes;
         for (int i = 0; i < n; i++)
-            matrix[mxa_scale_offset(c.layout, c.scale_cols, s.first + v.row, col + i)] =
-                uint8_t(scales >> 8 * i);
+            if (i == 0 || v.upper)
+                matrix[mxa_scale_offset(c.layout, c.scale_cols, s.first + v.row, col + i)] =
+                    uint8_t(scales >> 8 * i);
     }
 }
 
+/* Codes of blocks of a piece fill the row's last one. */
 template <int lanes, int words>
 __device__ __forceinline__ void store_piece(const QuantCopy &c, const RowsOut &out, const Piece<lanes> &v,
                                             const uint32_t (&w)[words])
 {
-    if (v.live)
-        store_words(out.codes + uint32_t(v.row * int(c.row_bytes) + v.lane * words * int(sizeof w[0])), w);
+    if (!v.live)
+        return;
+    uint8_t *const to = out.codes + uint32_t(v.row * int(c.row_bytes) + v.lane * words * int(sizeof w[0]));
+    const bool upper = v.upper || (c.form == MXA_CUDA_CODES && c.block == piece);
+    if (words == 4 && !upper) {
+        *reinterpret_cast<uint2 *>(to) = make_uint2(w[0], w[1]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < words; i += 4)
+        if (i < words / 2 || upper)
+            reinterpret_cast<uint4 *>(to)[i / 4] = make_uint4(w[i], w[i + 1], w[i + 2], w[i + 3]);
 }
 
 /* Block scale 2^e as its byte, 2^-e and 2^e. */
@@ -205,6 +219,26 @@ __device__ __forceinline__ int code_mx_decoded(const QuantCopy &c, const RowsOut
         fill_words(bf16_nans, w);
     store_piece(c, out, v, w);
     return b.bad;
+}
+
+/* FP8 and INT8 in bf16 or fp16, without g. */
+template <int lanes, bool int8, bool bf16>
+__device__ __forceinline__ int code_elements_decoded(const QuantCopy &c, const RowsOut &out,
+                                                     const Piece<lanes> &v, float g)
+{
+    uint32_t codes[piece / 4], w[piece / 2];
+    const int n_bad =
+        int8 ? code_int8_elements(v.x, g, v.amax, codes) : code_fp8_elements(v.x, g, v.amax, codes);
+#pragma unroll
+    for (int i = 0; i < piece / 2; i++)
+        w[i] = decode_pair<int8, bf16>(codes[i / 2] >> 16 * (i % 2));
+    if (n_bad)
+#pragma unroll
+        for (int i = 0; i < piece; i++)
+            if (!mxa_f32_is_finite(v.x[i]))
+                set_half(w[i / 2], i % 2, (bf16 ? bf16_nans : f16_nans) & 0xFFFFu);
+    store_piece(c, out, v, w);
+    return n_bad;
 }
 
 /* NVFP4 in bf16 or fp16, without g. */

@@ -76,20 +76,21 @@ __global__ void __launch_bounds__(tile_block<lanes>, small_block *small_blocks_p
     place_piece(s, v);
     const RawPiece upper = load_raw(rows + small_offset(t, s, v.row, v.lane));
     const RawPiece lower = load_raw(rows + small_offset(t, s, v.row + MXA_TILE / 2, v.lane));
+    begin_link(p.awaits);
     if (c.mean) {
-        load_mean(c, s, shared);
+        load_mean(c, s, piece * lanes, shared);
         __syncthreads();
     }
     widen_as(t.dtype, upper, v);
-    prepare_piece(c, shared, v);
+    prepare_piece<lanes, true>(c, shared, piece * lanes, v);
     const uint32_t upper_amax = v.amax;
     const int upper_part = tile_part<code>(c, v);
     put_aside(v);
 
     v.row += MXA_TILE / 2;
-    v.live = v.row < s.rows;
+    v.live = v.upper = v.row < s.rows;
     widen_as(t.dtype, lower, v);
-    prepare_piece(c, shared, v);
+    prepare_piece<lanes, true>(c, shared, piece * lanes, v);
     const int part = max(upper_part, tile_part<code>(c, v));
     int exponent = 0;
     float g;
@@ -102,10 +103,11 @@ __global__ void __launch_bounds__(tile_block<lanes>, small_block *small_blocks_p
     code_with<code>(c, out, s, v, exponent, g);
 
     v.row -= MXA_TILE / 2;
-    v.live = v.row < s.rows;
+    v.live = v.upper = v.row < s.rows;
     v.amax = upper_amax;
     take_back(v);
     code_with<code>(c, out, s, v, exponent, g);
+    end_link();
 }
 
 } // namespace mxa

@@ -213,10 +213,13 @@ static void check_errors(const mxa_plan *plan, call *c)
     if (mxa_attention(plan, &c->args) != MXA_ERR_ARG || !strstr(mxa_error_text(), "is host memory"))
         fail("host memory", mxa_error_text());
     c->q.data = mine;
-    c->args.work_bytes--;
-    if (mxa_attention(plan, &c->args) != MXA_ERR_WORKSPACE)
-        fail("workspace", mxa_error_text());
-    c->args.work_bytes++;
+    const size_t work_bytes = c->args.work_bytes;
+    if (work_bytes > 0) {
+        c->args.work_bytes--;
+        if (mxa_attention(plan, &c->args) != MXA_ERR_WORKSPACE)
+            fail("workspace", mxa_error_text());
+        c->args.work_bytes = work_bytes;
+    }
     void *memory;
     if (mxa_device_alloc(MXA_DEVICE_CUDA_0, (size_t)1 << 60, &memory) != MXA_ERR_MEMORY)
         fail("too much memory", mxa_error_text());

@@ -59,7 +59,7 @@ int64_t pick_dim(void)
 {
     static const int64_t powers[] = { 32, 64, 128, 256 };
     return check_pick(0, 2)   ? powers[check_pick(0, 3)]
-           : check_pick(0, 1) ? 32 * check_pick(1, 9)
+           : check_pick(0, 2) ? 16 * check_pick(1, 18)
                               : check_pick(1, 300);
 }
 

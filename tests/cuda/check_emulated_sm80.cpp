@@ -103,8 +103,10 @@ attention_result run(const attention_problem &a, int *redone)
     mxa_plan *const plan = emulated_job(&a, &r, &job);
     if (!plan)
         return r;
-    std::vector<char> work(size_t(redo_offset) + size_t(plan->q_rows) * 2 * sizeof(mxa_cuda_row));
+    std::vector<char> work(size_t(plan->q_rows) * 2 * sizeof(mxa_cuda_row));
+    int counters[MXA_CUDA_COUNTER_BYTES / sizeof(int)] = {};
     job.work = work.data();
+    job.counters = counters;
     const MmaParams p = make_mma_params(job);
     const int64_t dim = mxa_max(a.p.head_dim, a.p.head_dim_v);
     if (dim <= 64)

@@ -145,8 +145,9 @@ static void run_copies(const source *s, int n, copy_pair *c, mxa_nonfinite polic
     char text[256] = "";
     if (cpu != MXA_OK)
         snprintf(text, sizeof text, "%s", mxa_error_text());
+    mxa_cuda_chain chain = { 0 };
     const mxa_status gpu = mxa_cuda_quantize(&rows, policy, n, copies, NULL, (int64_t *)(void *)device_bad,
-                                             work_for(&rows, policy, n, copies), NULL);
+                                             work_for(&rows, policy, n, copies), &chain);
     if (gpu == MXA_ERR_UNSUPPORTED)
         return;
     if (cpu != gpu || (cpu != MXA_OK && strcmp(text, mxa_error_text()) != 0))
@@ -259,11 +260,19 @@ static void check_mean(void)
                         got = check_bytes((size_t)n * sizeof(float));
         uint8_t *const device = upload(got, 0);
         const mxa_cuda_rows rows = rows_of(&s.device);
+        const check_buf zeros = check_bytes((size_t)(16 * check_pick(0, 300))),
+                        cleared = check_bytes(zeros.bytes);
+        memset(zeros.data, 0, zeros.bytes);
+        uint8_t *const clear = upload(cleared, 0);
+        mxa_cuda_chain chain = { 0 };
         if (mxa_channel_mean(&s.host, tokens, (float *)(void *)want.data) != MXA_OK ||
-            mxa_cuda_channel_mean(&rows, tokens, (float *)(void *)device, NULL) != MXA_OK)
+            mxa_cuda_channel_mean(&rows, tokens, (float *)(void *)device, clear, (int64_t)zeros.bytes,
+                                  &chain) != MXA_OK)
             check_fail("%s", mxa_error_text());
         must(cudaDeviceSynchronize(), "mean");
         download(device, got);
+        download(clear, cleared);
+        check_same("cleared", zeros, cleared);
         check_same_floats("mean", want, got);
     }
 }

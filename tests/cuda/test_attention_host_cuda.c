@@ -20,7 +20,7 @@ enum { BATCH = 2, HEADS = 4, HEADS_KV = 2, TOKENS = 200, DIM = 64, WORK_LEFT = 7
 
 /* ------------------------------------------------------------------ what is asked for */
 
-/* "mean q k v fast" in the order of the calls. */
+/* "mean k q v fast" in the order of the calls. */
 static char queued[64];
 static mxa_cuda_copy copies_made[3][MXA_COPIES]; /* of Q, K, V */
 static mxa_cuda_rows rows_seen[3];
@@ -28,31 +28,40 @@ static mxa_cuda_job job_seen;
 static const float *mean_seen;
 static mxa_status launch_status;
 
+typedef struct part {
+    const void *data;
+    int64_t bytes;
+} part;
+
+static part cleared;
+
 static void note(const char *word)
 {
     strcat(queued, *queued ? " " : "");
     strcat(queued, word);
 }
 
-mxa_status mxa_cuda_channel_mean(const mxa_cuda_rows *rows, int64_t n_tokens, float *mean,
-                                 cudaStream_t stream)
+mxa_status mxa_cuda_channel_mean(const mxa_cuda_rows *rows, int64_t n_tokens, float *mean, void *clear,
+                                 int64_t clear_bytes, mxa_cuda_chain *chain)
 {
-    (void)stream;
-    assert_true(rows->of_k && n_tokens == MXA_TILE);
+    assert_true(rows->of_k && n_tokens == MXA_TILE && !chain->open);
     mean_seen = mean;
+    cleared = (part){ clear, clear_bytes };
     note("mean");
     return MXA_OK;
 }
 
 mxa_status mxa_cuda_quantize(const mxa_cuda_rows *rows, mxa_nonfinite policy, int n,
                              const mxa_cuda_copy *copies, const mxa_cuda_bias *bias, int64_t *n_bad,
-                             void *work, cudaStream_t stream)
+                             void *work, mxa_cuda_chain *chain)
 {
-    (void)stream;
+    assert_true(chain->may_overlap == (fake.arch >= MXA_CUDA_OVERLAP_ARCH));
     assert_true(policy == MXA_NONFINITE_PROPAGATE && !n_bad && work);
     const int which = !rows->of_k                           ? MXA_CUDA_Q
                       : copies[0].copy.spec.info->quantized ? MXA_CUDA_K
                                                             : MXA_CUDA_V;
+    for (int i = 0; i < n; i++)
+        assert_true(copies[i].tiles_are_zero);
     memcpy(copies_made[which], copies, (size_t)n * sizeof *copies);
     rows_seen[which] = *rows;
     assert_int_equal(bias != NULL, which == MXA_CUDA_Q);
@@ -243,7 +252,7 @@ static void test_order(void **state)
     open_call(&c, "dma4", problem(TOKENS, TOKENS)); /* V is F32 */
     fake.context = fake_context(0);
     assert_int_equal(mxa_cuda_attention(c.plan, &c.args), MXA_OK);
-    assert_string_equal(queued, "mean q k v fast");
+    assert_string_equal(queued, "mean k q v fast");
     assert_int_equal(fake.alloc_calls, 0);
     assert_int_equal(fake.waits, 0);
     assert_ptr_equal(fake.context, fake_context(0));
@@ -263,11 +272,6 @@ static void test_order(void **state)
     close_call(&c);
     assert_int_equal(fake.waits, 0);
 }
-
-typedef struct part {
-    const void *data;
-    int64_t bytes;
-} part;
 
 /* Parts lie in the workspace, aligned, and none touches another. */
 static void check_parts(const mxa_attention_args *args, const part *parts, int n)
@@ -303,8 +307,28 @@ static void test_layout(void **state)
         { k->nonfinite_tiles, BATCH * HEADS_KV * BLOCKS },
         { job_seen.v.codes, K_ROWS * DIM * 2 },
         { job_seen.work, WORK_LEFT },
+        { job_seen.counters, MXA_CUDA_COUNTER_BYTES },
     };
     check_parts(&c.args, parts, sizeof parts / sizeof parts[0]);
+    const part zeros[] = { parts[10], parts[4], parts[7] };
+    for (int i = 0; i < 3; i++) {
+        const char *const first = cleared.data, *const data = zeros[i].data;
+        assert_true(data >= first && data + zeros[i].bytes <= first + cleared.bytes);
+    }
+    assert_int_equal(cleared.bytes % 16, 0);
+    close_call(&c);
+}
+
+/* Without a mean nothing clears them on the way. */
+static void test_zeros(void **state)
+{
+    (void)state;
+    call c;
+    open_call(&c, "bf16", problem(TOKENS, TOKENS));
+    assert_int_equal(mxa_cuda_attention(c.plan, &c.args), MXA_OK);
+    assert_string_equal(queued, "v fast");
+    for (int i = 0; i < MXA_CUDA_COUNTER_BYTES / (int)sizeof(int); i++)
+        assert_int_equal(job_seen.counters[i], 0);
     close_call(&c);
 }
 
@@ -316,7 +340,7 @@ static void test_unsuited(void **state)
     open_call(&c, "dma4", problem(TOKENS, TOKENS));
     c.q.stride[2] = DIM + 1;
     assert_int_equal(mxa_cuda_attention(c.plan, &c.args), MXA_OK);
-    assert_string_equal(queued, "mean q k any");
+    assert_string_equal(queued, "mean k q any");
     assert_int_equal(copies_made[MXA_CUDA_K][0].form, MXA_CUDA_BF16);
     assert_int_equal(copies_made[MXA_CUDA_K][0].g_written, MXA_LEVEL_NONE);
     assert_null(job_seen.k[MXA_LOW].g);
@@ -339,7 +363,7 @@ static void test_packed(void **state)
     call c;
     open_call(&c, "dma4", p);
     assert_int_equal(mxa_cuda_attention(c.plan, &c.args), MXA_OK);
-    assert_string_equal(queued, "tail mean q k v fast");
+    assert_string_equal(queued, "tail mean k q v fast");
     assert_ptr_equal(rows_seen[MXA_CUDA_K].sequences, job_seen.sequences);
     assert_int_equal(rows_seen[MXA_CUDA_K].n_rows, HEADS_KV * 130);
     assert_int_equal(rows_seen[MXA_CUDA_K].n_blocks, HEADS_KV * 2);
@@ -449,7 +473,7 @@ static void test_choice(void **state)
     fake.arch = 120;
     open_call(&c, "dma4", problem(TOKENS, TOKENS));
     assert_int_equal(mxa_cuda_attention(c.plan, &c.args), MXA_OK);
-    assert_string_equal(queued, "mean q k any");
+    assert_string_equal(queued, "mean k q any");
     close_call(&c);
     mxa_plan *plan = NULL;
     fake_reset();
@@ -467,9 +491,9 @@ static void test_choice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_order),  TEST(test_layout),         TEST(test_unsuited),
-        TEST(test_packed), TEST(test_no_keys),        TEST(test_memory),
-        TEST(test_choice), TEST(test_failing_launch), TEST(test_plan_errors),
+        TEST(test_order),          TEST(test_layout),      TEST(test_zeros),  TEST(test_unsuited),
+        TEST(test_packed),         TEST(test_no_keys),     TEST(test_memory), TEST(test_choice),
+        TEST(test_failing_launch), TEST(test_plan_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,6 +7,7 @@
  */
 #include "cuda/ref/attention_ref_cuda.h"
 
+#include "cuda/common/chain_cuda.cuh"
 #include "cuda/ref/operand_ref_cuda.cuh"
 
 extern "C" {
@@ -191,14 +192,6 @@ __device__ void store_row(const RefParams &p, const Row &r)
             isnan(r.max) ? NAN
             : r.sum == 0 ? -INFINITY
                          : static_cast<float>(r.max + log(r.sum));
-}
-
-/* Where it was launched early: their memory is seen afterwards. */
-__device__ void await_kernels_before()
-{
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 __global__ void __launch_bounds__(threads) attention_ref(const RefParams p)

@@ -12,9 +12,6 @@ extern "C" {
 namespace mxa
 {
 
-/* The list of rows to be done again follows its length in an entry's workspace. */
-constexpr int64_t redo_offset = 128;
-
 /* The 16-bit type in which a copy lies: quantised ones in bf16. */
 inline bool is_f16(const mxa_copy_plan &copy)
 {
@@ -41,8 +38,8 @@ inline MmaParams make_mma_params(const mxa_cuda_job &job)
     p.lse = job.lse;
     p.sequences = job.sequences;
     p.tiles = job.tiles;
-    p.redo_count = static_cast<int *>(job.work);
-    p.redo = reinterpret_cast<mxa_cuda_row *>(static_cast<char *>(job.work) + redo_offset);
+    p.redo_count = job.counters;
+    p.redo = static_cast<mxa_cuda_row *>(job.work);
     p.heads = static_cast<int>(plan.problem.heads);
     p.heads_kv = static_cast<int>(plan.problem.heads_kv);
     p.dim = static_cast<int>(plan.problem.head_dim);

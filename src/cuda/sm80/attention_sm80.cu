@@ -88,7 +88,7 @@ static int64_t redo_capacity(const mxa_plan *plan)
 int64_t mxa_attention_sm80_work_bytes(const mxa_plan *plan, const mxa_cuda_device *device)
 {
     (void)device;
-    return mxa::redo_offset + redo_capacity(plan) * int64_t(sizeof(mxa_cuda_row));
+    return redo_capacity(plan) * int64_t(sizeof(mxa_cuda_row));
 }
 
 mxa_status mxa_attention_sm80_prepare(const mxa_plan *plan, const mxa_cuda_device *device)
@@ -103,12 +103,9 @@ mxa_status mxa_attention_sm80(const mxa_cuda_job *job, cudaStream_t stream)
     const mxa::MmaParams p = mxa::make_mma_params(*job);
     const int64_t tiles = job->plan->n_tiles;
     const int dim = mxa::larger_dim(*job->plan);
-    mxa_status status = mxa_cuda_check(cudaMemsetAsync(p.redo_count, 0, sizeof *p.redo_count, stream),
-                                       "sm80: cudaMemsetAsync");
-    if (status == MXA_OK)
-        status = dim <= 64    ? mxa::launch<64>(p, tiles, stream)
-                 : dim <= 128 ? mxa::launch<128>(p, tiles, stream)
-                              : mxa::launch<256>(p, tiles, stream);
+    const mxa_status status = dim <= 64    ? mxa::launch<64>(p, tiles, stream)
+                              : dim <= 128 ? mxa::launch<128>(p, tiles, stream)
+                                           : mxa::launch<256>(p, tiles, stream);
     if (status != MXA_OK)
         return status;
     return mxa_attention_ref_rows_cuda(job, p.redo, p.redo_count, redo_capacity(job->plan), stream);
