@@ -40,6 +40,19 @@ MXA_AVX2_INLINE void rotate_within(int n, __m256 v[CHUNK_VECTORS])
         v[i] = _mm256_fmadd_ps(v[i], four, _mm256_permute2f128_ps(v[i], v[i], 0x01));
 }
 
+/* Stages between n vectors. */
+MXA_AVX2_INLINE void rotate_across(int n, __m256 v[])
+{
+    for (int s = 1; s < n; s *= 2)
+        for (int i = 0; i < n; i++) {
+            if (i & s)
+                continue;
+            const __m256 a = v[i], b = v[i + s];
+            v[i] = _mm256_add_ps(a, b);
+            v[i + s] = _mm256_sub_ps(a, b);
+        }
+}
+
 /* Instead of a mean: subtracting it changes nothing. */
 static const float zeros[CHUNK];
 
@@ -53,14 +66,7 @@ MXA_AVX2_INLINE void rotate_chunk(mxa_dtype type, int n, const void *row, int64_
     for (int i = 0; i < n; i++)
         v[i] = _mm256_sub_ps(v[i], _mm256_loadu_ps(m + i * MXA_AVX2_LANES));
     rotate_within(n, v);
-    for (int s = 1; s < n; s *= 2)
-        for (int i = 0; i < n; i++) {
-            if (i & s)
-                continue;
-            const __m256 a = v[i], b = v[i + s];
-            v[i] = _mm256_add_ps(a, b);
-            v[i + s] = _mm256_sub_ps(a, b);
-        }
+    rotate_across(n, v);
 }
 
 /* A row whose groups are n vectors. */
@@ -114,6 +120,61 @@ MXA_AVX2_INLINE void rotate_long_row(mxa_dtype type, const void *row, int64_t co
     }
 }
 
+/* Eight prepared elements on their way out, and their magnitudes into the maxima of their block. */
+static inline void put(float *out, __m256 x, __m256i *maxima)
+{
+    _mm256_storeu_ps(out, x);
+    *maxima = _mm256_max_epi32(*maxima, mxa_avx2_magnitude(x));
+}
+
+/* Groups of 64 elements, and the maxima of both blocks of each. */
+MXA_AVX2_INLINE uint32_t *rotate_64(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                    __m256 norm, float *out, uint32_t *amax)
+{
+    enum { BLOCKS = CHUNK / MXA_AMAX_BLOCK };
+    for (int64_t d = 0; d < cols; d += CHUNK, amax += BLOCKS) {
+        __m256 v[CHUNK_VECTORS];
+        __m256i m[BLOCKS] = { _mm256_setzero_si256(), _mm256_setzero_si256() };
+        rotate_chunk(type, CHUNK_VECTORS, row, d, mean, v);
+        for (int i = 0; i < CHUNK_VECTORS; i++)
+            put(out + d + i * MXA_AVX2_LANES, _mm256_mul_ps(v[i], norm), &m[i * BLOCKS / CHUNK_VECTORS]);
+        const __m256i pairs = mxa_avx2_fold_pairs(m[0], m[1]), both = mxa_avx2_fold_fours(pairs, pairs);
+        _mm_storel_epi64((void *)amax,
+                         _mm_max_epi32(_mm256_castsi256_si128(both), _mm256_extracti128_si256(both, 1)));
+    }
+    return amax;
+}
+
+/* Groups of 128: one half waits in the L1 cache, as 16 registers do not hold both. */
+MXA_AVX2_INLINE uint32_t *rotate_128(mxa_dtype type, const void *row, int64_t cols, const float *mean,
+                                     __m256 norm, float *out, uint32_t *amax)
+{
+    enum { BLOCKS = 2 * CHUNK / MXA_AMAX_BLOCK };
+    for (int64_t d = 0; d < cols; d += 2 * CHUNK, amax += BLOCKS) {
+        __m256 v[CHUNK_VECTORS];
+        __m256i m[BLOCKS];
+        float half[CHUNK];
+        rotate_chunk(type, CHUNK_VECTORS, row, d, mean, v);
+        for (int i = 0; i < CHUNK_VECTORS; i++)
+            _mm256_storeu_ps(half + i * MXA_AVX2_LANES, v[i]);
+        rotate_chunk(type, CHUNK_VECTORS, row, d + CHUNK, mean, v);
+        for (int b = 0; b < BLOCKS; b++)
+            m[b] = _mm256_setzero_si256();
+        for (int i = 0; i < CHUNK_VECTORS; i++) {
+            const __m256 a = _mm256_loadu_ps(half + i * MXA_AVX2_LANES);
+            const int block = i * BLOCKS / 2 / CHUNK_VECTORS;
+            float *const to = out + d + i * MXA_AVX2_LANES;
+            put(to, _mm256_mul_ps(_mm256_add_ps(a, v[i]), norm), &m[block]);
+            put(to + CHUNK, _mm256_mul_ps(_mm256_sub_ps(a, v[i]), norm), &m[block + BLOCKS / 2]);
+        }
+        const __m256i all =
+            mxa_avx2_fold_fours(mxa_avx2_fold_pairs(m[0], m[1]), mxa_avx2_fold_pairs(m[2], m[3]));
+        _mm_storeu_si128((void *)amax,
+                         _mm_max_epi32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+    }
+    return amax;
+}
+
 MXA_AVX2_INLINE void plain_row(mxa_dtype type, const void *row, int64_t cols, const float *mean, float *out)
 {
     for (int64_t d = 0; d < cols; d += MXA_AVX2_LANES) {
@@ -141,7 +202,17 @@ MXA_AVX2_INLINE void prepare_row(mxa_dtype type, const void *row, int64_t cols, 
 MXA_AVX2_INLINE void prepare_rows(mxa_dtype type, const mxa_source *x, const float *mean, bool rotate,
                                   float *out, uint32_t *amax)
 {
-    const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(mxa_hadamard_group(x->cols)));
+    const int64_t group = mxa_hadamard_group(x->cols);
+    const __m256 norm = _mm256_set1_ps(mxa_hadamard_norm(group));
+    if (rotate && amax && (group == CHUNK || group == 2 * CHUNK)) {
+        for (int64_t r = 0; r < x->rows; r++) {
+            const void *const row = mxa_source_row(x, r);
+            float *const to = out + r * x->cols;
+            amax = group == CHUNK ? rotate_64(type, row, x->cols, mean, norm, to, amax)
+                                  : rotate_128(type, row, x->cols, mean, norm, to, amax);
+        }
+        return;
+    }
     for (int64_t first = 0; first < x->rows; first += TOGETHER) {
         const int64_t end = first + TOGETHER < x->rows ? first + TOGETHER : x->rows;
         for (int64_t r = first; r < end; r++)
