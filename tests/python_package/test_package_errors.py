@@ -62,6 +62,14 @@ def test_attention(name):
     assert (out == 7).all()
 
 
+def test_what_equals_an_option_that_was_taken():
+    mxattn.attention(Q, K, V, threads=1)
+    with pytest.raises(ValueError, match="threads: 1.0 is not an integer"):
+        mxattn.attention(Q, K, V, threads=1.0)
+    want = mxattn.attention(Q, K, V, window_size=(9, 3))
+    assert (mxattn.attention(Q, K, V, window_size=[9, np.int64(3)]) == want).all()
+
+
 def test_a_stride_between_elements():
     bytes_ = np.zeros(1 * 2 * 30 * 258 + 8, np.uint8)
     k = np.ndarray((1, 2, 30, 64), np.float32, bytes_, 0, (0, 30 * 258, 258, 4))

@@ -57,6 +57,13 @@ def test_no_library(tmp_path):
     assert f"ImportError: mxattn: {beside} cannot be loaded" in done.stderr
 
 
+def test_no_cuda_library(tmp_path):
+    absent = tmp_path / "libmxattn_cuda.so"
+    done = python("import mxattn; mxattn.Cache(1, 1, 64, device='cuda:0')", MXA_CUDA_LIBRARY=str(absent))
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith("RuntimeError: ") and str(absent) in last
+
+
 def test_importing_needs_numpy_only():
     done = python("import sys, mxattn; print('torch' in sys.modules, 'ml_dtypes' in sys.modules)")
     assert done.stdout == "False False\n"
