@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Check the CUDA kernels and time attention: bench/gpu.sh [options of bench/gpu/prefill_bench.py]
 #
-# Needs a GPU, nvcc 12.4 or later, CMake and a Python with PyTorch and ml_dtypes (PYTHON=...). BUILD=FOLDER takes what
+# Needs a GPU, nvcc 12.4 or later, CMake and a Python with PyTorch, pytest and ml_dtypes (PYTHON=...). BUILD=FOLDER takes what
 # was built before. CHECKS=0 leaves out mxa_check. SANITIZER=memcheck (racecheck, initcheck, synccheck) runs a few
 # checks under compute-sanitizer and times nothing. Results go to bench/results.
 set -euo pipefail
@@ -16,5 +16,8 @@ fi
 if [ -n "${SANITIZER:-}" ]; then
     exec compute-sanitizer --tool "$SANITIZER" --error-exitcode 1 "$build/mxa_check" --filter cuda --rounds 2
 fi
-[ "${CHECKS:-1}" = 0 ] || "$build/mxa_check" --filter cuda
+if [ "${CHECKS:-1}" != 0 ]; then
+    "$build/mxa_check" --filter cuda
+    MXATTN_LIB="$build/libmxattn.so" "${PYTHON:-python3}" -m pytest -q -rs tests/python_package/test_package_cuda.py
+fi
 exec "${PYTHON:-python3}" bench/gpu/prefill_bench.py "$build/libmxattn.so" "$@"
