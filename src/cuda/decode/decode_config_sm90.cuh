@@ -13,8 +13,7 @@ enum class Keys { mxfp4, int8 };
 enum class Values { f16, bf16, int8, fp8, mxfp4 };
 
 constexpr int decode_warps = 8, decode_threads = 32 * decode_warps;
-constexpr int decode_segments_most = 128; /* of a pass and key/value head */
-constexpr int decode_pairs_most = 1024;   /* sequences times passes */
+constexpr int decode_pairs_most = 1024; /* sequences times passes */
 constexpr int low_slices = MXA_DECODE_LOW_KEYS / MXA_KV_SLICE;
 constexpr float e2m1_unit = 0x1p14f;  /* of E2M1 codes as fp16: decode_fragments.cuh */
 constexpr float e8m0_unit = 2.0f / 3; /* of scales of K: they are 1.5 times the power of two */
@@ -51,16 +50,16 @@ struct Config {
 
 struct DecodeParams {
     mxa_decode_params d;
-    int batch, heads_kv, passes, segments_most, segment_stride;
+    mxa_decode_span span; /* windows */
+    int batch, heads_kv, passes, segments_wanted, segment_stride;
     bool rotate_q, q_fp8, pv_f16;
     float *parts; /* [pair][heads_kv][segment_stride][columns * (dim + 2)] */
 };
 
-/* One segment of the keys of a pass and a key/value head. */
+/* One segment of the keys of a pass and a key/value head; segment < 0: there is none. */
 struct Item {
     int pair, b, h_kv, segment; /* pair: b * passes + number of the pass */
-    int unit_first, unit_end;
-    int64_t q_offset;
+    int unit_first, unit_end, q_offset;
     mxa_decode_pass pass;
     mxa_decode_keys keys;
 };
@@ -71,7 +70,7 @@ struct DecodeShared {
     union {
         float o[decode_warps][4][C::dim + 8]; /* of the warps, four columns at a time */
         struct {
-            float weights[MXA_DECODE_COLUMNS][decode_segments_most];
+            float weights[MXA_DECODE_COLUMNS][MXA_DECODE_SEGMENTS];
             float sums[MXA_DECODE_COLUMNS][C::dim];
         } parts;
         RowShared row;
@@ -81,9 +80,10 @@ struct DecodeShared {
     int seen_first[MXA_DECODE_COLUMNS], seen_last[MXA_DECODE_COLUMNS];
     float max[decode_warps][MXA_DECODE_COLUMNS], sum[decode_warps][MXA_DECODE_COLUMNS];
     float sum_of_parts[MXA_DECODE_COLUMNS];
-    Item items[3];
+    Item items[4];
     uint64_t barriers[decode_warps][2];
     uint32_t scan[decode_pairs_most + 1];
+    uint32_t units_end; /* where the next block's begin */
     uint32_t last;
     bool careful[MXA_DECODE_COLUMNS];
 };

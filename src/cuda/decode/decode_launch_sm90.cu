@@ -9,12 +9,12 @@ namespace mxa
 namespace
 {
 
-constexpr int64_t length_most = INT64_C(1) << 30;
+constexpr int64_t length_most = MXA_DECODE_FAR / 4; /* sums of a few stay below 2^31 */
 constexpr int64_t work_least = 128;
 
 struct Shape {
-    int n, group, columns, passes, segments_most;
-    int64_t batch, heads_kv, segment_stride;
+    int n, group, columns, passes, segments_wanted, segment_stride;
+    int64_t batch, heads_kv;
     bool paired;
 };
 
@@ -29,9 +29,9 @@ Shape shape_of(const mxa_decode_job *job)
     s.paired = s.n * s.group > MXA_DECODE_COLUMNS / 2;
     s.columns = s.paired ? MXA_DECODE_COLUMNS : MXA_DECODE_COLUMNS / 2;
     s.passes = mxa_decode_passes(s.n, s.group, s.columns);
-    const int64_t each = job->device->multiprocessors / s.heads_kv;
-    s.segments_most = int(mxa_max(1, mxa_min(each, decode_segments_most)));
-    s.segment_stride = mxa_decode_segments(mxa_min(job->max_length, length_most), s.segments_most);
+    s.segments_wanted = mxa_decode_segments_wanted(
+        s.batch * s.heads_kv * ((s.n * s.group + s.columns - 1) / s.columns), job->device->multiprocessors);
+    s.segment_stride = mxa_decode_segments(int(mxa_min(job->max_length, length_most)), s.segments_wanted);
     return s;
 }
 
@@ -74,7 +74,7 @@ const char *refuses_sizes(const mxa_decode_job *job)
     if (job->q.shape[2] > MXA_DECODE_QUERIES)
         return "has 16 queries of a sequence at most";
     if (job->max_length > length_most)
-        return "has 2^30 tokens of a sequence at most";
+        return "has 2^28 tokens of a sequence at most";
     if (job->q.shape[1] / heads_kv > INT16_MAX)
         return "has no group of so many heads";
     const Shape s = shape_of(job);
@@ -111,8 +111,11 @@ DecodeParams params_of(const mxa_decode_job *job, const Shape &s)
     p.batch = int(s.batch);
     p.heads_kv = int(s.heads_kv);
     p.passes = s.passes;
-    p.segments_most = s.segments_most;
-    p.segment_stride = int(s.segment_stride);
+    p.segments_wanted = s.segments_wanted;
+    p.segment_stride = s.segment_stride;
+    p.span.window_left = int(mxa_min(p.d.window_left, MXA_DECODE_FAR));
+    p.span.diag_window = int(mxa_min(p.d.diag_window, MXA_DECODE_FAR));
+    p.span.sink_window = int(mxa_min(p.d.sink_window, MXA_DECODE_FAR));
     p.rotate_q = job->q_copies[MXA_LOW].rotate;
     p.q_fp8 = job->q_copies[MXA_LOW].info->format == MXA_FORMAT_FP8;
     p.pv_f16 = job->layout->pv == MXA_PV_F16;
@@ -136,8 +139,8 @@ int64_t mxa_decode_sm90_work_bytes(const mxa_decode_job *job)
     const mxa::Shape s = mxa::shape_of(job);
     const int64_t part = s.columns * (job->out.shape[3] + 2) * int64_t(sizeof(float));
     int64_t bytes = 0;
-    const bool fits =
-        mxa_mul(s.batch * s.heads_kv, s.passes * s.segment_stride, &bytes) && mxa_mul(bytes, part, &bytes);
+    const bool fits = mxa_mul(s.batch * s.heads_kv, int64_t(s.passes) * s.segment_stride, &bytes) &&
+                      mxa_mul(bytes, part, &bytes);
     return fits ? mxa_max(bytes, mxa::work_least) : 0;
 }
 

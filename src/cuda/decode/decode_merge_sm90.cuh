@@ -97,22 +97,16 @@ __device__ __forceinline__ void store_part(const DecodeParams &p, const Item &it
     }
 }
 
-/* Whether this block's part is the last of its pass and head. */
+/* By one thread, after all have stored: s.last says whether the part is the last of its pass and head. */
 template <class C>
-__device__ __forceinline__ bool is_last_part(const DecodeParams &p, const Item &item, DecodeShared<C> &s)
+__device__ __forceinline__ void count_part(const DecodeParams &p, const Item &item, DecodeShared<C> &s)
 {
+    uint32_t *const counter = p.d.counters + item.pair * p.heads_kv + item.h_kv;
     __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        uint32_t *const counter = p.d.counters + item.pair * p.heads_kv + item.h_kv;
-        s.last = atomicAdd(counter, 1) + 1 == uint32_t(item.keys.segments);
-        if (s.last)
-            *counter = 0;
-    }
-    __syncthreads();
+    s.last = atomicAdd(counter, 1) + 1 == uint32_t(item.keys.segments);
     if (s.last)
-        __threadfence();
-    return s.last;
+        *counter = 0;
+    __threadfence();
 }
 
 /* Weights of all parts of a column by one warp, and its LSE's two numbers. */
@@ -138,6 +132,18 @@ __device__ __forceinline__ void weigh_parts(const DecodeParams &p, const Item &i
     sum += weight_of(sink, largest);
 }
 
+/* A finite number that is larger than the type has becomes its largest. */
+__device__ __forceinline__ void store_number(const mxa_tensor &out, void *row, int d, float x)
+{
+    constexpr float f16_most = 65504, bf16_most = 0x1.FEp127f;
+    if (out.dtype == MXA_DTYPE_F32)
+        static_cast<float *>(row)[d] = x;
+    else if (out.dtype == MXA_DTYPE_F16)
+        static_cast<__half *>(row)[d] = __float2half_rn(fminf(fmaxf(x, -f16_most), f16_most));
+    else
+        static_cast<uint16_t *>(row)[d] = uint16_t(pack_bf16(fminf(fmaxf(x, -bf16_most), bf16_most), 0.0f));
+}
+
 /* One column by one warp: divide, turn back, store; false if it is no finite row. */
 template <class C>
 __device__ __forceinline__ bool store_column(const DecodeParams &p, const Item &item, int column,
@@ -148,17 +154,18 @@ __device__ __forceinline__ bool store_column(const DecodeParams &p, const Item &
     const int64_t h = int64_t(item.h_kv) * group + row % group;
     const bool has = lane_of() < C::dim / lane_elements;
     const int d = lane_of() * lane_elements;
+    const float inverse = 1.0f / sum;
     float x[lane_elements] = { 0, 0, 0, 0 };
     bool finite = sum > 0 && mxa_f32_is_finite(sum);
     for (int e = 0; e < lane_elements && has; e++) {
-        x[e] = s.parts.sums[column][d + e] / sum;
+        x[e] = s.parts.sums[column][d + e] * inverse;
         finite = finite && mxa_f32_is_finite(x[e]);
     }
     if (p.d.rotate_v)
         rotate_lanes<C::dim>(x);
     void *const to = mxa_row(&p.d.out, item.b, h, i);
     for (int e = 0; e < lane_elements && has; e++)
-        store_element(p.d.out, to, d + e, x[e]);
+        store_number(p.d.out, to, d + e, x[e]);
     if (lane_of() == 0 && p.d.lse)
         p.d.lse[(int64_t(item.b) * p.d.heads + h) * p.d.n + i] = float(MXA_LN_2) * (largest + log2f(sum));
     return __all_sync(~0u, finite);
@@ -166,8 +173,8 @@ __device__ __forceinline__ bool store_column(const DecodeParams &p, const Item &
 
 /* A row that is not finite, by the reference. */
 template <class C>
-__device__ __forceinline__ void attend_carefully(const DecodeParams &p, const Item &item, int column,
-                                                 DecodeShared<C> &s)
+__device__ __noinline__ void attend_carefully(const DecodeParams &p, const Item &item, int column,
+                                              DecodeShared<C> &s)
 {
     const int group = p.d.heads_per_kv, row = item.pass.first_row + column, lane = lane_of();
     const int64_t i = item.pass.first_query + row / group;

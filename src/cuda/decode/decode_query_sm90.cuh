@@ -47,15 +47,16 @@ __device__ __forceinline__ void load_elements(const mxa_tensor &t, int64_t b, in
 {
     const int first = int(threadIdx.x) % 32 * lane_elements;
     const void *const row = mxa_row(&t, b, h, i);
-    for (int e = 0; e < lane_elements; e++) {
+    for (int e = 0; e < lane_elements; e++)
         x[e] = 0;
-        if (has && t.dtype == MXA_DTYPE_F32)
+    if (has && t.dtype == MXA_DTYPE_F32)
+        for (int e = 0; e < lane_elements; e++)
             x[e] = static_cast<const float *>(row)[first + e];
-        else if (has && t.dtype == MXA_DTYPE_F16)
-            x[e] = mxa_f32_from_f16(static_cast<const uint16_t *>(row)[first + e]);
-        else if (has)
-            x[e] = mxa_f32_from_bf16(static_cast<const uint16_t *>(row)[first + e]);
-    }
+    else if (has)
+        for (int e = 0; e < lane_elements; e++) {
+            const uint16_t bits = static_cast<const uint16_t *>(row)[first + e];
+            x[e] = t.dtype == MXA_DTYPE_F16 ? __half2float(__ushort_as_half(bits)) : mxa_f32_from_bf16(bits);
+        }
 }
 
 /* The factor as docs/numerics.md, section 4, has it; Inf and NaN do not take part. */
@@ -69,13 +70,13 @@ __device__ __forceinline__ float row_factor(const float (&x)[lane_elements], flo
     return amax == 0 ? 1.0f : fminf(fmaxf(__fdiv_rn(amax, largest), least), most);
 }
 
+/* NaN where x is none; E4M3's codes are made and read by the hardware, which rounds and saturates alike. */
 __device__ __forceinline__ float element_code(float x, float factor, bool fp8)
 {
     const float t = __fdiv_rn(x, factor);
-    if (!mxa_f32_is_finite(x))
-        return NAN;
-    return fp8 ? mxa_element_decode(mxa_element_e4m3(), mxa_element_encode(mxa_element_e4m3(), t))
-               : float(mxa_round_i8(t));
+    const uint32_t pair = pair_of_e4m3(e4m3_of_pair(t, 0.0f));
+    const float code = fp8 ? __half2float(__ushort_as_half(uint16_t(pair))) : float(mxa_round_i8(t));
+    return mxa_f32_is_finite(x) ? code : NAN;
 }
 
 /* Query i of head h; has: the lane has elements of the row. */
@@ -162,9 +163,9 @@ __device__ __forceinline__ void prepare_column(const DecodeParams &p, const Item
     s.low_factor[column] = good ? scale * q.factor * unit : NAN;
     s.high_factor[column] = scale;
     s.bias[column] = q.bias * float(MXA_LOG2_E);
-    const int64_t position = item.q_offset + query;
-    s.seen_first[column] = int(mxa_max(0, position - p.d.window_left));
-    s.seen_last[column] = int(position);
+    const int position = item.q_offset + query;
+    s.seen_first[column] = mxa_decode_max(0, position - p.span.window_left);
+    s.seen_last[column] = position;
 }
 
 } // namespace mxa

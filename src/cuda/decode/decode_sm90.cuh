@@ -13,34 +13,44 @@ namespace mxa
 
 /* ---------------------------------------------------------------- schedule */
 
-__device__ __forceinline__ mxa_tile_map map_of(const DecodeParams &p, int b)
+__device__ __forceinline__ mxa_decode_span span_of(const DecodeParams &p, int b)
 {
-    return mxa_decode_map(&p.d, p.d.lengths[b], mxa_decode_count(&p.d, b));
+    mxa_decode_span m = p.span;
+    m.kv_len = int(p.d.lengths[b]);
+    m.q_len = p.d.counts ? mxa_decode_min(int(p.d.counts[b]), p.d.n) : p.d.n;
+    m.q_offset = m.kv_len - m.q_len;
+    return m;
 }
 
-/* Segments of a pair: of all key/value heads. */
+/* The pass and the keys of a pair; units is 0 if it has no queries. */
 template <class C>
-__device__ __forceinline__ uint32_t pair_segments(const DecodeParams &p, int pair)
+__device__ __forceinline__ void find_pair(const DecodeParams &p, int pair, Item &item)
 {
-    const mxa_tile_map map = map_of(p, pair / p.passes);
-    if (map.q_len <= 0)
-        return 0;
-    const mxa_decode_pass pass = mxa_decode_pass_at(&map, p.d.heads_per_kv, C::columns, pair % p.passes);
-    if (pass.n_rows == 0)
-        return 0;
-    const mxa_decode_keys keys = mxa_decode_keys_of(&map, &pass, p.d.heads_per_kv, p.segments_most);
-    return uint32_t(keys.segments * p.heads_kv);
+    item.pair = pair;
+    item.b = pair / p.passes;
+    const mxa_decode_span m = span_of(p, item.b);
+    item.q_offset = m.q_offset;
+    item.keys.units = 0;
+    if (m.q_len <= 0)
+        return;
+    item.pass = mxa_decode_pass_at(&m, p.d.heads_per_kv, C::columns, pair - item.b * p.passes);
+    if (item.pass.n_rows > 0)
+        item.keys = mxa_decode_keys_of(&m, &item.pass, p.d.heads_per_kv, p.segments_wanted);
 }
 
-/* scan[i]: segments before pair i. */
+/* scan[i]: units of all heads before pair i. */
 template <class C>
 __device__ __forceinline__ void scan_pairs(const DecodeParams &p, DecodeShared<C> &s)
 {
     const int pairs = p.batch * p.passes;
-    for (int pair = int(threadIdx.x); pair < pairs; pair += decode_threads)
-        s.scan[pair + 1] = pair_segments<C>(p, pair);
+    for (int pair = int(threadIdx.x); pair < pairs; pair += decode_threads) {
+        Item item;
+        find_pair<C>(p, pair, item);
+        s.scan[pair + 1] = uint32_t(item.keys.units) * p.heads_kv;
+    }
     __syncthreads();
     uint32_t before = 0;
+#pragma unroll 1
     for (int first = 0; first < pairs && threadIdx.x < 32; first += 32) {
         const int pair = first + lane_of();
         uint32_t x = pair < pairs ? s.scan[pair + 1] : 0;
@@ -57,30 +67,63 @@ __device__ __forceinline__ void scan_pairs(const DecodeParams &p, DecodeShared<C
     __syncthreads();
 }
 
-/* By one thread. */
+/* By one thread: the item at item.segment, or what follows where that is none; of this block, or segment -1. */
 template <class C>
-__device__ __forceinline__ void find_item(const DecodeParams &p, uint32_t index, const DecodeShared<C> &s,
-                                          Item &item)
+__device__ __noinline__ void settle_item(const DecodeParams &p, const DecodeShared<C> &s, Item &item)
 {
-    int low = 0, high = p.batch * p.passes - 1; /* the last pair that begins at or before the item */
+    const int pairs = p.batch * p.passes;
+    while (item.segment == item.keys.segments || item.keys.units == 0) {
+        item.segment = 0;
+        if (item.keys.units > 0 && ++item.h_kv < p.heads_kv)
+            break;
+        item.h_kv = 0;
+        if (++item.pair == pairs) {
+            item.segment = -1;
+            return;
+        }
+        find_pair<C>(p, item.pair, item);
+    }
+    item.unit_first = mxa_decode_segment_first(&item.keys, item.segment);
+    item.unit_end = mxa_decode_segment_first(&item.keys, item.segment + 1);
+    const uint32_t begins = s.scan[item.pair] + uint32_t(item.h_kv * item.keys.units + item.unit_first);
+    item.segment = begins < s.units_end ? item.segment : -1;
+}
+
+/* The block's first item. */
+template <class C>
+__device__ __forceinline__ void find_first_item(const DecodeParams &p, DecodeShared<C> &s)
+{
+    const int pairs = p.batch * p.passes;
+    const uint64_t units = s.scan[pairs];
+    const uint32_t begin = uint32_t(units * blockIdx.x / gridDim.x);
+    s.units_end = uint32_t(units * (blockIdx.x + 1) / gridDim.x);
+    int low = 0, high = pairs - 1; /* the last pair that begins at or before the unit */
     while (low < high) {
         const int middle = (low + high + 1) / 2;
-        if (s.scan[middle] <= index)
+        if (s.scan[middle] <= begin)
             low = middle;
         else
             high = middle - 1;
     }
-    item.pair = low;
-    item.b = low / p.passes;
-    const mxa_tile_map map = map_of(p, item.b);
-    item.q_offset = map.q_offset;
-    item.pass = mxa_decode_pass_at(&map, p.d.heads_per_kv, C::columns, low % p.passes);
-    item.keys = mxa_decode_keys_of(&map, &item.pass, p.d.heads_per_kv, p.segments_most);
-    const int rest = int(index - s.scan[low]);
-    item.h_kv = rest / item.keys.segments;
-    item.segment = rest % item.keys.segments;
-    item.unit_first = mxa_decode_segment_first(&item.keys, item.segment);
-    item.unit_end = mxa_decode_segment_first(&item.keys, item.segment + 1);
+    Item &item = s.items[0];
+    find_pair<C>(p, low, item);
+    const int rest = int(begin - s.scan[low]);
+    item.h_kv = item.keys.units ? rest / item.keys.units : 0;
+    item.segment =
+        item.keys.units ? mxa_decode_segment_from(&item.keys, rest - item.h_kv * item.keys.units) : 0;
+    settle_item(p, s, item);
+}
+
+/* The one behind it. */
+template <class C>
+__device__ __forceinline__ void find_next_item(const DecodeParams &p, const DecodeShared<C> &s,
+                                               const Item &before, Item &item)
+{
+    item = before;
+    if (item.segment < 0)
+        return;
+    item.segment++;
+    settle_item(p, s, item);
 }
 
 /* ---------------------------------------------------------------- loads */
@@ -91,40 +134,49 @@ struct Source {
     int key; /* plus 1 if it is high: keys are multiples of 16 */
 };
 
+/* K, or V, of the tile that holds a key; pages are of few whole tiles. */
+__device__ __forceinline__ const uint8_t *tile_of(const DecodeParams &p, int copy, const Item &item, int key)
+{
+    const mxa_kv_tiles &tiles = p.d.tiles;
+    const unsigned tile = unsigned(key) / MXA_DECODE_LOW_KEYS;
+    const unsigned each = unsigned(tiles.page_tokens) / MXA_DECODE_LOW_KEYS, page = tile / each;
+    const uint64_t address = p.d.tables[copy][item.b * p.d.table_pages + page];
+    return reinterpret_cast<const uint8_t *>(address) + item.h_kv * tiles.head_bytes[copy] +
+           (tile - page * each) * unsigned(tiles.bytes[copy]);
+}
+
 /* Unit number own of the warp's units of an item; lanes ask for different ones. */
 template <class C>
 __device__ __forceinline__ Source find_source(const DecodeParams &p, const Item &item, int own)
 {
     const int index = item.unit_first + int(threadIdx.x) / 32 + own * decode_warps;
     Source from{};
-    if (index >= item.unit_end)
+    if (item.segment < 0 || index >= item.unit_end)
         return from;
     const mxa_decode_unit u = mxa_decode_unit_at(&item.keys, index);
-    const mxa_kv_tiles &tiles = p.d.tiles;
-    const int copy = u.high ? MXA_HIGH : MXA_LOW, v_copy = mxa_decode_v_copy(&p.d, copy);
+    const int copy = u.high ? MXA_HIGH : MXA_LOW, v_copy = C::wide_values ? MXA_LOW : copy;
     const int slice = u.high ? u.key % MXA_DECODE_LOW_KEYS / MXA_KV_SLICE * C::high_bytes : 0;
-    const uint8_t *const tile = mxa_decode_tile(&p.d, copy, item.b, item.h_kv, u.key);
+    const uint8_t *const tile = tile_of(p, copy, item, u.key);
     from.k = tile + slice;
-    from.v = tile + tiles.k_bytes[copy] + slice;
-    if (v_copy != copy)
-        from.v = mxa_decode_tile(&p.d, v_copy, item.b, item.h_kv, u.key) + tiles.k_bytes[v_copy] + slice;
+    from.v = (v_copy == copy ? tile : tile_of(p, v_copy, item, u.key)) + p.d.tiles.k_bytes[v_copy] + slice;
     from.key = u.key | (u.high ? 1 : 0);
     return from;
 }
 
+__device__ __forceinline__ const uint8_t *pointer_of_lane(const uint8_t *x, int lane)
+{
+    return reinterpret_cast<const uint8_t *>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(x), lane));
+}
+
 __device__ __forceinline__ Source source_of_lane(const Source &from, int lane)
 {
-    Source to;
-    to.k = reinterpret_cast<const uint8_t *>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(from.k), lane));
-    to.v = reinterpret_cast<const uint8_t *>(__shfl_sync(~0u, reinterpret_cast<uint64_t>(from.v), lane));
-    to.key = __shfl_sync(~0u, from.key, lane);
-    return to;
+    return { pointer_of_lane(from.k, lane), pointer_of_lane(from.v, lane), __shfl_sync(~0u, from.key, lane) };
 }
 
 __device__ __forceinline__ int own_units(const Item &item)
 {
     const int behind = item.unit_end - item.unit_first - int(threadIdx.x) / 32;
-    return behind > 0 ? (behind + decode_warps - 1) / decode_warps : 0;
+    return item.segment >= 0 && behind > 0 ? (behind + decode_warps - 1) / decode_warps : 0;
 }
 
 /* The warp's buffers. */
@@ -283,7 +335,9 @@ __device__ __forceinline__ void attend_item(const DecodeParams &p, const Item &i
         const bool last = own + 1 == n;
         if (!last && (own + 1) % 32 == 0)
             batch = find_source<C>(p, item, own + 1 + lane_of());
-        const Source next = source_of_lane(last ? next_item : batch, last ? 0 : (own + 1) % 32);
+        const Source from = { last ? next_item.k : batch.k, last ? next_item.v : batch.v,
+                              last ? next_item.key : batch.key };
+        const Source next = source_of_lane(from, last ? 0 : (own + 1) % 32);
         const UnitKeys u = keys_of_unit(item, now.key);
         const bool has_next = !last || next_has;
         if (now.key & 1)
@@ -303,42 +357,44 @@ __global__ void __launch_bounds__(decode_threads, 1) decode_sm90(const __grid_co
     Buffers buffers = make_buffers(s);
     await_kernels_before();
     scan_pairs(p, s);
-    const uint64_t items = s.scan[p.batch * p.passes];
-    const uint32_t first = uint32_t(items * blockIdx.x / gridDim.x);
-    const uint32_t end = uint32_t(items * (blockIdx.x + 1) / gridDim.x);
-    const int warp = int(threadIdx.x) / 32;
-    if (lane_of() == 0 && warp < 2 && first + uint32_t(warp) < end)
-        find_item(p, first + uint32_t(warp), s, s.items[warp]);
+    if (threadIdx.x == 0) {
+        find_first_item(p, s);
+        find_next_item(p, s, s.items[0], s.items[1]);
+        s.last = false;
+    }
     __syncthreads();
-    Source batch{};
+    Source batch = find_source<C>(p, s.items[0], lane_of());
     LaneQueries<C> queries;
     bool loaded = false; /* the warp's first unit of the item */
-    if (first < end)
-        batch = find_source<C>(p, s.items[0], lane_of());
-    for (uint32_t index = first; index < end; index++) {
-        const Item &item = s.items[(index - first) % 3], &next = s.items[(index - first + 1) % 3];
-        const bool has_next = index + 1 < end;
-        if (!loaded && own_units(item) > 0) {
-            const Source from = source_of_lane(batch, 0);
-            load_keys<C>(buffers, from);
-            load_values<C>(buffers, from);
-        }
-        prepare_column(p, item, s);
-        __syncthreads();
-        load_lane_queries(s, queries);
-        Source next_batch{};
-        if (has_next)
-            next_batch = find_source<C>(p, next, lane_of());
-        loaded = has_next && own_units(item) > 0 && own_units(next) > 0;
+    for (int k = 0;; k++) {
+        const Item &item = s.items[k % 4], &next = s.items[(k + 1) % 4], &before = s.items[(k + 3) % 4];
+        const bool has = item.segment >= 0;
         Sums<C> sums;
         clear_sums(sums);
-        attend_item(p, item, batch, next_batch, loaded, buffers, queries, s, sums);
-        batch = next_batch;
-        if (threadIdx.x == decode_threads - 1 && index + 2 < end)
-            find_item(p, index + 2, s, s.items[(index - first + 2) % 3]);
+        if (has) {
+            if (!loaded && own_units(item) > 0) {
+                load_keys<C>(buffers, source_of_lane(batch, 0));
+                load_values<C>(buffers, source_of_lane(batch, 0));
+            }
+            if (k == 0 || item.pair != before.pair || item.h_kv != before.h_kv)
+                prepare_column(p, item, s);
+            __syncthreads();
+            load_lane_queries(s, queries);
+            const Source next_batch = find_source<C>(p, next, lane_of());
+            loaded = own_units(item) > 0 && own_units(next) > 0;
+            if (threadIdx.x == decode_threads - 1)
+                find_next_item(p, s, next, s.items[(k + 2) % 4]);
+            attend_item(p, item, batch, next_batch, loaded, buffers, queries, s, sums);
+            batch = next_batch;
+        }
+        __syncthreads();
+        if (s.last) /* of the item before */
+            merge_parts(p, before, s);
+        if (!has)
+            break;
         store_part(p, item, sums, s);
-        if (is_last_part(p, item, s))
-            merge_parts(p, item, s);
+        if (threadIdx.x == 0)
+            count_part(p, item, s);
     }
     clear_rest(p);
 }

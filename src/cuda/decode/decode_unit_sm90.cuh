@@ -80,6 +80,8 @@ __device__ __forceinline__ void clear_sums(Sums<C> &t)
 template <class C>
 __device__ __forceinline__ void change_unit(Sums<C> &t, int u, int unit)
 {
+    if (t.unit[u] == unit)
+        return;
     const float factor = power_of_two(t.unit[u] - unit);
     t.unit[u] = unit;
     for (int tile = 0; tile < C::channel_tiles; tile++)
@@ -326,113 +328,112 @@ __device__ __forceinline__ void values_bytes(const uint8_t *v, Scores<C, low_sli
     }
 }
 
-/* Scale bytes of MXFP4's V as high bytes of fp16: [slice][block], each of the lane's four keys. */
+/* Words of scale bytes in a tile: [slice][lane % 4][block] of four keys each. */
 template <class C>
-struct ValueScales {
-    uint32_t w[low_slices][C::blocks];
-};
+constexpr int scale_words = MXA_DECODE_LOW_KEYS *C::blocks / 4;
 
-/* Bytes of keys that no column sees become 0. */
+/* The words of a slice, whatever the number of blocks. */
 template <class C>
-__device__ __forceinline__ void hide_scales(ValueScales<C> &x, const UnitKeys &u)
+__device__ __forceinline__ uint4 load_scales(const uint8_t *scales, int slice)
 {
-    for (int slice = 0; slice < low_slices; slice++) {
-        const uint32_t mask = __byte_perm(pair_mask(u, slice, 0), pair_mask(u, slice, 1), 0x6420);
-        for (uint32_t &w : x.w[slice])
-            w &= mask;
+    const uint8_t *const at = scales + (slice * MXA_KV_SLICE + lane_of() % 4 * 4) * C::blocks;
+    if constexpr (C::blocks == 4)
+        return load_words(at);
+    const uint2 w = *reinterpret_cast<const uint2 *>(at);
+    return make_uint4(w.x, w.y, 0, 0);
+}
+
+/* One word's bytes: 0 where no column sees the key. */
+template <class C>
+__device__ __forceinline__ uint32_t seen_scales(uint32_t w, int word, const UnitKeys &u)
+{
+    const int slice = word / (4 * C::blocks), t = word / C::blocks % 4;
+    uint32_t mask = 0;
+    for (int i = 0; i < 4; i++) {
+        const int key = u.key + slice * MXA_KV_SLICE + t * 2 + i % 2 + i / 2 * 8;
+        mask |= key >= u.first && key <= u.last ? 0xFFu << 8 * i : 0;
     }
+    return w & mask;
 }
 
-/* The byte of a scale, or of none where the scale vanishes; bad where it must not. */
-__device__ __forceinline__ uint32_t scale_high_byte(uint32_t b, uint32_t least, bool &bad)
-{
-    const int relative = int(b) - int(least & 0xFF) + 1;
-    bad = bad || b == MXA_E8M0_NAN || (b != 0 && relative < 1);
-    return b == 0 || relative < 1 ? 0 : uint32_t(relative) << 2;
-}
-
-/* A tile whose scales do not fit the refs: new ones; a block that spreads too far makes the sums NaN. */
+/*
+ * A tile whose scales do not fit the refs, or that is not seen as a whole: new refs, and bytes in place that
+ * fit them, ref itself where the scale is 0. A block that spreads too far, or is NaN, makes the sums NaN.
+ */
 template <class C>
-__device__ __forceinline__ bool refit_scales(ValueScales<C> &x, uint32_t (&least)[C::units],
-                                             int (&refs)[C::units])
+__device__ __forceinline__ void refit_scales(uint8_t *scales, const UnitKeys &u, Sums<C> &t)
 {
-    bool bad = false;
-    for (int block = 0; block < C::blocks; block++) {
-        uint32_t most = 0, smallest = MXA_E8M0_NAN;
-        for (int slice = 0; slice < low_slices; slice++)
-            for (int i = 0; i < 4; i++) {
-                const uint32_t b = x.w[slice][block] >> 8 * i & 0xFF;
-                most = max(most, b);
-                smallest = b ? min(smallest, b) : smallest;
-            }
-        most = warp_max(most);
-        smallest = warp_min(smallest);
-        const int wide = int(most) - int(smallest) > scale_span - 1 - scale_room;
-        const int ref = int(most) - scale_span + (wide ? 0 : scale_room);
-        refs[block] = int(mxa_max(0, mxa_min(ref, scale_ref_most)));
-        least[block] = uint32_t(refs[block] + 1) * each_byte;
-        for (int slice = 0; slice < low_slices; slice++) {
-            uint32_t high = 0;
-            for (int i = 0; i < 4; i++)
-                high |= scale_high_byte(x.w[slice][block] >> 8 * i & 0xFF, least[block], bad) << 8 * i;
-            x.w[slice][block] = high;
+    constexpr int each = scale_words<C> / 32; /* words of a lane, all of block lane % blocks */
+    auto *const words = reinterpret_cast<uint32_t *>(scales) + lane_of();
+    uint32_t most = 0, smallest = MXA_E8M0_NAN;
+    __syncwarp();
+    for (int k = 0; k < each; k++) {
+        words[k * 32] = seen_scales<C>(words[k * 32], lane_of() + k * 32, u);
+#pragma unroll 1
+        for (uint32_t w = words[k * 32]; w != 0; w >>= 8) {
+            most = max(most, w & 0xFF);
+            smallest = w & 0xFF ? min(smallest, w & 0xFF) : smallest;
         }
     }
-    return __any_sync(~0u, bad);
+    for (int lanes = C::blocks; lanes < 32; lanes *= 2) {
+        most = max(most, __shfl_xor_sync(~0u, most, lanes));
+        smallest = min(smallest, __shfl_xor_sync(~0u, smallest, lanes));
+    }
+    const bool wide = int(most) - int(smallest) > scale_span - 1 - scale_room;
+    const int wanted = int(most) - scale_span + (wide ? 0 : scale_room);
+    const uint32_t ref = uint32_t(mxa_decode_max(0, mxa_decode_min(wanted, scale_ref_most)));
+    const bool bad = most == MXA_E8M0_NAN || (most > 0 && smallest <= ref);
+    for (int k = 0; k < each; k++) {
+        uint32_t w = words[k * 32];
+        for (int i = 0; i < 4; i++)
+            w += (w >> 8 * i & 0xFF) == 0 ? ref << 8 * i : 0;
+        words[k * 32] = w;
+    }
+    __syncwarp();
+    for (int block = 0; block < C::blocks; block++) {
+        const int of_block = int(__shfl_sync(~0u, ref, block));
+        t.least[block] = uint32_t(of_block + 1) * each_byte;
+        change_unit(t, block, of_block + f16_bias - e8m0_bias + e2m1_log2);
+    }
+    const bool any_bad = __any_sync(~0u, bad);
+    for (int c = 0; c < C::lane_columns; c++)
+        t.sum[c] = any_bad ? NAN : t.sum[c];
 }
 
 template <class C>
-__device__ __forceinline__ void fit_scales(const uint8_t *scales, const UnitKeys &u, ValueScales<C> &x,
-                                           Sums<C> &t)
+__device__ __forceinline__ void fit_scales(uint8_t *scales, const UnitKeys &u, Sums<C> &t)
 {
-    uint32_t outside = 0;
+    uint32_t outside = u.edge ? ~0u : 0;
     for (int slice = 0; slice < low_slices; slice++) {
-        const uint8_t *const at = scales + (slice * MXA_KV_SLICE + lane_of() % 4 * 4) * C::blocks;
-        const uint4 w = C::blocks == 4 ? load_words(at)
-                                       : make_uint4(reinterpret_cast<const uint2 *>(at)->x,
-                                                    reinterpret_cast<const uint2 *>(at)->y, 0, 0);
+        const uint4 w = load_scales<C>(scales, slice);
         for (int block = 0; block < C::blocks; block++) {
-            x.w[slice][block] = word_of(w, block);
-            const uint32_t above = x.w[slice][block] - t.least[block];
+            const uint32_t above = word_of(w, block) - t.least[block];
             outside |= above | (above + each_byte);
         }
     }
-    if (u.edge)
-        hide_scales(x, u);
-    if (__any_sync(~0u, u.edge || (outside & 0xF0F0F0F0u) != 0)) {
-        int refs[C::units];
-        const bool bad = refit_scales<C>(x, t.least, refs);
-        for (int block = 0; block < C::blocks; block++)
-            change_unit(t, block, refs[block] + f16_bias - e8m0_bias + e2m1_log2);
-        for (int c = 0; c < C::lane_columns; c++)
-            t.sum[c] = bad ? NAN : t.sum[c];
-        return;
-    }
-    for (int slice = 0; slice < low_slices; slice++)
-        for (int block = 0; block < C::blocks; block++)
-            x.w[slice][block] = x.w[slice][block] * 4 - (t.least[block] - each_byte) * 4;
+    if (__any_sync(~0u, (outside & 0xF0F0F0F0u) != 0))
+        refit_scales(scales, u, t);
 }
 
-/* V in MXFP4: the scale of a key and block goes into P, as a power of two. */
+/* V in MXFP4: the scale of a key and block goes into P, as a power of two in the high byte of fp16. */
 template <class C>
-__device__ __forceinline__ void values_mxfp4(const uint8_t *v, const Scores<C, low_slices> &s,
-                                             const UnitKeys &u, Sums<C> &t)
+__device__ __forceinline__ void values_mxfp4(uint8_t *v, const Scores<C, low_slices> &s, const UnitKeys &u,
+                                             Sums<C> &t)
 {
     constexpr int chunks = C::dim / 64;
-    ValueScales<C> scales;
-    fit_scales(v + C::v_codes, u, scales, t);
+    fit_scales(v + C::v_codes, u, t);
     for (int slice = 0; slice < low_slices; slice++) {
         const uint32_t p0 = turn<C, true>(s.x[slice][0]), p1 = turn<C, true>(s.x[slice][1]);
-        for (int chunk = 0; chunk < chunks; chunk++) {
-            const uint4 words =
-                load_words(v + ((slice * chunks + chunk) * 32 + lane_of()) * MXA_KV_LANE_BYTES);
-            for (int i = 0; i < 4; i++) {
-                const uint32_t w = scales.w[slice][chunk * 2 + i / 2];
-                const uint32_t b0 = multiply_pairs_f16(p0, __byte_perm(w, 0, 0x1404));
-                const uint32_t b1 = multiply_pairs_f16(p1, __byte_perm(w, 0, 0x3424));
-                const Fragment f = nibbles_to_f16(word_of(words, i));
-                multiply_f16(t.o[chunk * 4 + i], f.a[0], f.a[2], f.a[1], f.a[3], b0, b1);
-            }
+        const uint4 scales = load_scales<C>(v + C::v_codes, slice);
+        for (int block = 0; block < C::blocks; block++) {
+            const uint32_t w = word_of(scales, block) * 4 - (t.least[block] - each_byte) * 4;
+            const uint32_t b0 = multiply_pairs_f16(p0, __byte_perm(w, 0, 0x1404));
+            const uint32_t b1 = multiply_pairs_f16(p1, __byte_perm(w, 0, 0x3424));
+            const uint2 codes = reinterpret_cast<const uint2 *>(
+                v + ((slice * chunks + block / 2) * 32 + lane_of()) * MXA_KV_LANE_BYTES)[block % 2];
+            const Fragment first = nibbles_to_f16(codes.x), second = nibbles_to_f16(codes.y);
+            multiply_f16(t.o[block * 2], first.a[0], first.a[2], first.a[1], first.a[3], b0, b1);
+            multiply_f16(t.o[block * 2 + 1], second.a[0], second.a[2], second.a[1], second.a[3], b0, b1);
         }
     }
 }

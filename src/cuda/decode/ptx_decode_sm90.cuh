@@ -76,6 +76,14 @@ __device__ __forceinline__ uint32_t pair_of_e4m3(uint16_t codes)
     return r;
 }
 
+/* The other way, rounded to nearest even and saturated. */
+__device__ __forceinline__ uint16_t e4m3_of_pair(float low, float high)
+{
+    uint16_t r;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(r) : "f"(high), "f"(low));
+    return r;
+}
+
 /* The largest of the warp's numbers. */
 __device__ __forceinline__ uint32_t warp_max(uint32_t x)
 {
