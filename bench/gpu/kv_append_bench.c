@@ -3,12 +3,13 @@
  * What an append of one token costs beside the attention of a decode step: CUDA graphs of many layers, with
  * and without appends. Caches are used in turn, so that none is in the L2 cache.
  *
- *   kv_append_bench    a line for each recipe and shape
+ *   kv_append_bench [appends]    a line for each recipe and shape; appends: these alone
  */
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include <mxattn/mxattn.h>
 
@@ -174,20 +175,21 @@ static float time_graph(bench *b, const shape *s, bool appends, bool attends)
     return times[ROUNDS / 6] * 1e3f / LAYERS;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
     static const char *const recipes[] = { "dma4", "dma4,v=int8", "dma4,v=mxfp4,rotate-v", "dma8,v=int8" };
     static const shape shapes[] = { { "B1 32k", 1, 32768 },
                                     { "B1 128k", 1, 131072 },
                                     { "B32 8k", 32, 8192 } };
+    const bool attends = argc < 2 || strcmp(argv[1], "appends") != 0;
     printf("us a layer                      append   attend     both   share of the append\n");
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
         for (size_t r = 0; r < sizeof recipes / sizeof *recipes; r++) {
             bench b;
             make_bench(&b, recipes[r], &shapes[s]);
             const float append = time_graph(&b, &shapes[s], true, false);
-            const float attend = time_graph(&b, &shapes[s], false, true);
-            const float both = time_graph(&b, &shapes[s], true, true);
+            const float attend = attends ? time_graph(&b, &shapes[s], false, true) : 0;
+            const float both = attends ? time_graph(&b, &shapes[s], true, true) : append;
             printf("%-8s %-20s %8.2f %8.2f %8.2f   %.1f %%\n", shapes[s].name, recipes[r], (double)append,
                    (double)attend, (double)both, 100 * (double)((both - attend) / both));
             free_bench(&b);

@@ -35,6 +35,14 @@ __global__ void __launch_bounds__(MXA_CUDA_KV_CHANGES) kv_send(const __grid_cons
         *l.where[threadIdx.x] = l.value[threadIdx.x];
 }
 
+__global__ void __launch_bounds__(kv_threads)
+    kv_cut(const __grid_constant__ mxa_cuda_kv_slices s, int64_t slices)
+{
+    const int64_t i = int64_t(blockIdx.x) * kv_threads + threadIdx.x;
+    if (i < slices * s.batch)
+        mxa_cuda_kv_cut_one(&s, i / s.batch, i % s.batch);
+}
+
 __global__ void __launch_bounds__(kv_threads) kv_means(const __grid_constant__ mxa_cuda_kv kv)
 {
     const int64_t b = blockIdx.x / unsigned(kv.heads_kv), h = blockIdx.x % unsigned(kv.heads_kv);
@@ -64,6 +72,13 @@ mxa_status mxa_cuda_kv_store(const mxa_cuda_kv_append *append, cudaStream_t stre
     config.attrs = &early;
     config.numAttrs = append->early;
     return mxa_cuda_check(cudaLaunchKernelEx(&config, mxa::pick_append(append->kv), *append), "kv_append");
+}
+
+mxa_status mxa_cuda_kv_cut(const mxa_cuda_kv_slices *s, cudaStream_t stream)
+{
+    const int64_t slices = (s->n - 1) / s->each + 1, blocks = (slices * s->batch - 1) / mxa::kv_threads + 1;
+    mxa::kv_cut<<<unsigned(blocks), mxa::kv_threads, 0, stream>>>(*s, slices);
+    return mxa_cuda_launched("kv_cut");
 }
 
 mxa_status mxa_cuda_kv_means(const mxa_cuda_kv *kv, cudaStream_t stream)

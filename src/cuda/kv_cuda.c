@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The device's part of a cache: its arrays, its pages, and what is queued for whom. */
+/* The device's part of a cache: its arrays and its pages, which follow the host's. */
 #include "cuda/kv_cuda.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #include "core/status.h"
 #include "core/tensor.h"
@@ -13,19 +12,7 @@
 #include "format/mx_scale.h"
 #include "format/second_level.h"
 
-enum { FIRST_TABLE_PAGES = 64, ARCH_OF_EARLY_LAUNCHES = 90 };
-
-struct mxa_kv_device {
-    mxa_cuda_device device;
-    const mxa_kv_layout *layout;
-    const mxa_recipe *recipe;
-    const mxa_copy_plan *q;
-    cudaStream_t stream;
-    bool captured;        /* a graph reads the tables where they are */
-    void *state, *tables; /* device memory that holds kv's arrays */
-    uint8_t *host_page;   /* room for a page of either kind, in the order of a device */
-    mxa_cuda_kv kv;
-};
+enum { FIRST_TABLE_PAGES = 64 };
 
 static mxa_cuda_kv_part describe_part(const mxa_kv_part *from)
 {
@@ -187,8 +174,7 @@ static mxa_status set_stream(mxa_kv_device *d, void *stream)
     return MXA_OK;
 }
 
-/* With the device current. */
-static mxa_status ask_capturing(mxa_kv_device *d, bool *capturing)
+mxa_status mxa_cuda_kv_capturing(mxa_kv_device *d, bool *capturing)
 {
     enum cudaStreamCaptureStatus found = cudaStreamCaptureStatusNone;
     const mxa_status status =
@@ -203,7 +189,7 @@ static mxa_status is_capturing(mxa_kv_device *d, bool *capturing)
     mxa_cuda_scope scope;
     mxa_status status = mxa_cuda_enter(d->device.index, &scope);
     if (status == MXA_OK)
-        status = ask_capturing(d, capturing);
+        status = mxa_cuda_kv_capturing(d, capturing);
     mxa_cuda_leave(&scope);
     return status;
 }
@@ -312,162 +298,6 @@ static mxa_status make_means(mxa_kv_device *d)
     return status;
 }
 
-/* ---------------------------------------------------------------- append */
-
-/* What there is to check of a tensor: an empty one may have any pointer. */
-static const void *data_of(const mxa_tensor *x)
-{
-    return x->shape[1] == 0 || x->shape[2] == 0 ? NULL : x->data;
-}
-
-static mxa_status check_rows(mxa_kv_device *d, const mxa_tensor *k, const mxa_tensor *v)
-{
-    if (k->shape[2] > INT32_MAX)
-        return mxa_fail(MXA_ERR_UNSUPPORTED, "k: a device takes up to 2^31 - 1 tokens at once, not %lld",
-                        (long long)k->shape[2]);
-    const mxa_status status = check_memory(d, "k", data_of(k));
-    return status == MXA_OK ? check_memory(d, "v", data_of(v)) : status;
-}
-
-/* Launches of the sequences of one append. */
-static mxa_status store_part(const mxa_kv_device *d, mxa_cuda_kv_append *a, const int64_t *counts)
-{
-    mxa_status status = MXA_OK;
-    const int64_t most = mxa_max(1, mxa_min(MXA_CUDA_KV_SEQUENCES, INT32_MAX / a->spans / a->kv.heads_kv));
-    for (a->first = 0; a->first < d->kv.batch && status == MXA_OK; a->first += most) {
-        a->n_sequences = (int)mxa_min(most, d->kv.batch - a->first);
-        memcpy(a->counts, counts + a->first, (size_t)a->n_sequences * sizeof *counts);
-        status = mxa_cuda_kv_store(a, d->stream);
-    }
-    return status;
-}
-
-/*
- * Where a mean is made of tokens that come together with others that are less it, high rows come first; one
- * token never does.
- */
-static mxa_status store_rows(const mxa_kv_device *d, const mxa_tensor *k, const mxa_tensor *v,
-                             const int64_t *counts, int64_t n)
-{
-    mxa_cuda_kv_append a = { .kv = d->kv, .k = *k, .v = *v, .means = d->kv.makes_means };
-    a.early = d->device.arch >= ARCH_OF_EARLY_LAUNCHES;
-    a.spans = (int)((n + d->kv.page_tokens - 2) / d->kv.page_tokens + 1);
-    mxa_status status = MXA_OK;
-    const bool twice = d->kv.makes_means && n > 1;
-    if (twice) {
-        a.copies[MXA_HIGH] = true;
-        status = store_part(d, &a, counts);
-        a.means = false;
-    }
-    a.copies[MXA_LOW] = true;
-    a.copies[MXA_HIGH] = !twice;
-    a.lengths = true;
-    return status == MXA_OK ? store_part(d, &a, counts) : status;
-}
-
-static mxa_status append(mxa_kv_device *d, const mxa_tensor *k, const mxa_tensor *v, const int64_t *counts)
-{
-    int64_t n = 0;
-    for (int64_t b = 0; b < d->kv.batch; b++)
-        n = mxa_max(n, counts[b]);
-    if (n == 0)
-        return MXA_OK;
-    mxa_cuda_scope scope;
-    mxa_status status = mxa_cuda_enter(d->device.index, &scope);
-    if (status == MXA_OK)
-        status = store_rows(d, k, v, counts, n);
-    mxa_cuda_leave(&scope);
-    return status;
-}
-
-/* ---------------------------------------------------------------- attend */
-
-static mxa_decode_job make_job(const mxa_kv_device *d, const mxa_tensor *q, const mxa_tensor *out,
-                               int64_t max_length)
-{
-    return (mxa_decode_job){
-        .device = &d->device,
-        .layout = d->layout,
-        .recipe = d->recipe,
-        .q_copies = d->q,
-        .q = *q,
-        .out = *out,
-        .tables = { d->kv.tables[MXA_LOW], d->kv.tables[MXA_HIGH] },
-        .table_pages = d->kv.table_pages,
-        .lengths = d->kv.lengths,
-        .mean = d->kv.mean,
-        .counters = d->kv.counters,
-        .max_length = max_length,
-    };
-}
-
-/* Of any types: none has a say in the workspace. */
-static size_t work_bytes(const mxa_kv_device *d, int64_t heads, int64_t n, int64_t length)
-{
-    const int64_t dim_v = d->layout->part[MXA_LOW][MXA_KV_V].dim;
-    const int64_t dim =
-        mxa_max(d->layout->part[MXA_LOW][MXA_KV_K].dim, d->layout->part[MXA_HIGH][MXA_KV_K].dim);
-    const mxa_tensor q = mxa_tensor_contiguous(NULL, MXA_DTYPE_F32, d->kv.batch, heads, n, dim);
-    const mxa_tensor out = mxa_tensor_contiguous(NULL, MXA_DTYPE_F32, d->kv.batch, heads, n, dim_v);
-    const mxa_decode_job job = make_job(d, &q, &out, length);
-    return (size_t)mxa_decode_work_bytes(&job);
-}
-
-static mxa_status check_call(const mxa_kv_device *d, const mxa_kv_device_call *call)
-{
-    const struct {
-        const char *name;
-        const void *memory;
-    } all[] = { { "q", data_of(call->q) },
-                { "out", data_of(call->out) },
-                { "lse", call->q->shape[2] > 0 ? call->lse : NULL },
-                { "sinks", call->sinks },
-                { "work", call->work } };
-    mxa_status status = MXA_OK;
-    for (size_t i = 0; i < sizeof all / sizeof all[0] && status == MXA_OK; i++)
-        status = mxa_cuda_check_memory(all[i].name, all[i].memory, d->device.index);
-    return status;
-}
-
-static mxa_status send_counts(const mxa_kv_device *d, const int64_t *counts)
-{
-    mxa_status status = MXA_OK;
-    for (int64_t first = 0; first < d->kv.batch && status == MXA_OK; first += MXA_CUDA_KV_CHANGES) {
-        mxa_cuda_kv_letter letter = { .n = (int)mxa_min(d->kv.batch - first, MXA_CUDA_KV_CHANGES) };
-        for (int i = 0; i < letter.n; i++) {
-            letter.where[i] = d->kv.counts + first + i;
-            letter.value[i] = counts[first + i];
-        }
-        status = mxa_cuda_kv_send(&letter, d->stream);
-    }
-    return status;
-}
-
-static mxa_status attend(mxa_kv_device *d, const mxa_kv_device_call *call)
-{
-    bool capturing;
-    mxa_decode_job job = make_job(d, call->q, call->out, call->max_length);
-    job.counts = call->counts ? d->kv.counts : NULL;
-    job.lse = call->lse;
-    job.sinks = call->sinks;
-    job.softmax_scale = call->softmax_scale;
-    job.softcap = call->softcap;
-    job.window_left = call->window_left;
-    job.work = call->work;
-    mxa_cuda_scope scope;
-    mxa_status status = mxa_cuda_enter(d->device.index, &scope);
-    if (status == MXA_OK)
-        status = check_call(d, call);
-    if (status == MXA_OK)
-        status = ask_capturing(d, &capturing);
-    if (status == MXA_OK && call->counts)
-        status = send_counts(d, call->counts);
-    if (status == MXA_OK && call->q->shape[2] > 0)
-        status = mxa_decode(&job, d->stream);
-    mxa_cuda_leave(&scope);
-    return status;
-}
-
 const mxa_kv_device_ops mxa_cuda_kv_ops = {
     .error_text = mxa_error_text,
     .create = create,
@@ -484,8 +314,8 @@ const mxa_kv_device_ops mxa_cuda_kv_ops = {
     .send = send,
     .set_mean = set_mean,
     .make_means = make_means,
-    .check_rows = check_rows,
-    .append = append,
-    .work_bytes = work_bytes,
-    .attend = attend,
+    .check_rows = mxa_cuda_kv_check_rows,
+    .append = mxa_cuda_kv_append_rows,
+    .work_bytes = mxa_cuda_kv_work_bytes,
+    .attend = mxa_cuda_kv_attend,
 };

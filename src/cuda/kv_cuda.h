@@ -62,10 +62,49 @@ typedef struct mxa_cuda_kv_append {
     int64_t counts[MXA_CUDA_KV_SEQUENCES];
 } mxa_cuda_kv_append;
 
+/* The queries of an attend in slices of each: what lengths and counts the sequences of a slice have. */
+typedef struct mxa_cuda_kv_slices {
+    int64_t batch, n, each;
+    const int64_t *lengths, *counts;       /* [batch]; counts NULL: n */
+    int64_t *slice_lengths, *slice_counts; /* [slices][batch] */
+} mxa_cuda_kv_slices;
+
+/* Of sequence b in a slice. */
+MXA_HD static inline void mxa_cuda_kv_cut_one(const mxa_cuda_kv_slices *s, int64_t slice, int64_t b)
+{
+    const int64_t count = s->counts ? mxa_min(s->counts[b], s->n) : s->n, first = slice * s->each;
+    const int64_t end = mxa_min(first + s->each, count);
+    s->slice_lengths[slice * s->batch + b] = s->lengths[b] - count + end;
+    s->slice_counts[slice * s->batch + b] = mxa_max(end - first, 0);
+}
+
 /* These only queue kernels. */
 mxa_status mxa_cuda_kv_send(const mxa_cuda_kv_letter *letter, cudaStream_t stream);
 mxa_status mxa_cuda_kv_store(const mxa_cuda_kv_append *append, cudaStream_t stream);
+mxa_status mxa_cuda_kv_cut(const mxa_cuda_kv_slices *slices, cudaStream_t stream);
 mxa_status mxa_cuda_kv_means(const mxa_cuda_kv *kv, cudaStream_t stream);
+
+struct mxa_kv_device {
+    mxa_cuda_device device;
+    const mxa_kv_layout *layout;
+    const mxa_recipe *recipe;
+    const mxa_copy_plan *q;
+    cudaStream_t stream;
+    bool captured;        /* a graph reads the tables where they are */
+    void *state, *tables; /* device memory that holds kv's arrays */
+    uint8_t *host_page;   /* room for a page of either kind, in the order of a device */
+    mxa_cuda_kv kv;
+};
+
+/* Whether the cache's stream records a graph; the device is current. */
+mxa_status mxa_cuda_kv_capturing(mxa_kv_device *d, bool *capturing);
+
+/* Of mxa_kv_device_ops. */
+mxa_status mxa_cuda_kv_check_rows(mxa_kv_device *d, const mxa_tensor *k, const mxa_tensor *v);
+mxa_status mxa_cuda_kv_append_rows(mxa_kv_device *d, const mxa_tensor *k, const mxa_tensor *v,
+                                   const int64_t *counts);
+size_t mxa_cuda_kv_work_bytes(const mxa_kv_device *d, int64_t heads, int64_t n, int64_t length);
+mxa_status mxa_cuda_kv_attend(mxa_kv_device *d, const mxa_kv_device_call *call);
 
 /* The backend's answers to a cache. */
 extern const mxa_kv_device_ops mxa_cuda_kv_ops;

@@ -3,8 +3,6 @@
 #ifndef EMULATED_WARP_H
 #define EMULATED_WARP_H
 
-#include <math.h>
-
 #include "emulated_ptx_sm80.h"
 
 namespace mxa

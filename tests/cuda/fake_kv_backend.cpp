@@ -3,6 +3,8 @@
  * A libmxattn_cuda.so for caches without a GPU: the driver of src/cuda, the kernels that fill pages, thread
  * for thread on the host, and attends by the CPU to what tables, lengths and means of the device say.
  */
+#include <math.h> /* kernels call fmaf without std:: */
+
 #define MXA_EMULATED_WARP "emulated_warp.h"
 #include "cuda/kv_append_cuda.cuh"
 
@@ -42,6 +44,14 @@ extern "C" mxa_status mxa_cuda_kv_store(const mxa_cuda_kv_append *append, cudaSt
     case 8: launch_append<8>(*append); break;
     default: launch_append<0>(*append); break;
     }
+    return MXA_OK;
+}
+
+extern "C" mxa_status mxa_cuda_kv_cut(const mxa_cuda_kv_slices *s, cudaStream_t)
+{
+    for (int64_t first = 0; first < s->n; first += s->each)
+        for (int64_t b = 0; b < s->batch; b++)
+            mxa_cuda_kv_cut_one(s, first / s->each, b);
     return MXA_OK;
 }
 
