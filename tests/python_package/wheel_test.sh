@@ -42,3 +42,8 @@ assert {"mxattn/libmxattn.so", "mxattn/py.typed", "mxattn/__init__.py"} <= set(n
 text = {"mxattn/_text/README.md", "mxattn/_text/persuasion.txt"}
 assert all(name.endswith((".py", ".so", "/py.typed")) or name in text for name in names)
 EOF
+venv/bin/mxattn --version
+if venv/bin/mxattn eval 2>said.txt; then
+    exit 1
+fi
+grep -F 'pip install mxattn[eval]' said.txt
