@@ -17,8 +17,9 @@ typedef struct decode_time {
 enum { DECODE_RECIPES = 4, DECODE_LAYERS_MAX = 1024 };
 
 /*
- * A shape of one query, at most DECODE_LAYERS_MAX layers. read receives bytes a second of a sum over memory by as many threads, timed in turns
- * with the steps. threads 0: as OpenMP decides. False after a message.
+ * A shape of one query, at most DECODE_LAYERS_MAX layers. read receives the bytes a second of a sum over
+ * memory by as many threads, timed in turns with the steps. threads 0: as OpenMP decides. False after a
+ * message.
  */
 bool time_decode(const shape *s, int64_t layers, int threads, decode_time times[DECODE_RECIPES],
                  double *read);

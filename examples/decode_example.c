@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include <mxattn/mxattn.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 int main(void)
@@ -10,7 +9,6 @@ int main(void)
     mxa_tensor tk = mxa_tensor_contiguous(kv, MXA_DTYPE_F32, 1, HEADS_KV, PROMPT, DIM);
     const mxa_tensor tq = mxa_tensor_contiguous(q, MXA_DTYPE_F32, 1, HEADS, 1, DIM);
     const mxa_tensor to = mxa_tensor_contiguous(o, MXA_DTYPE_F32, 1, HEADS, 1, DIM);
-
     mxa_recipe recipe;
     mxa_cache_opts opts;
     mxa_cache *cache = NULL;
@@ -18,19 +16,15 @@ int main(void)
     mxa_cache_default(&opts, 1, HEADS_KV, DIM);
     opts.recipe = &recipe;
     mxa_status status = mxa_cache_create(&opts, &cache);
-    mxa_cache_attend_args args = { .size = sizeof args, .q = &tq, .out = &to, .window_left = MXA_UNLIMITED };
-    args.softmax_scale = 0.125f;
+    mxa_cache_attend_args args = { sizeof args, &tq, &to, .softmax_scale = 0.125f,
+                                   .window_left = MXA_UNLIMITED };
     args.work_bytes = mxa_cache_work_bytes(cache, HEADS, 1, PROMPT + STEPS);
     args.work = aligned_alloc(64, args.work_bytes);
-    for (int step = 0; step < STEPS && status == MXA_OK; step++) {
+    for (int step = 0; step < STEPS && status == MXA_OK; step++, tk.shape[2] = 1) {
         status = mxa_cache_append(cache, &tk, &tk, NULL); /* the prompt, then a token a step */
-        if (status == MXA_OK)
-            status = mxa_cache_attend(cache, &args); /* o of the newest token */
-        tk.shape[2] = 1;
+        status = status == MXA_OK ? mxa_cache_attend(cache, &args) : status; /* o of the newest token */
     }
-    printf("%s; %lld bytes\n", status == MXA_OK ? "decoded" : mxa_error_text(),
-           (long long)mxa_cache_used_bytes(cache));
     free(args.work);
     mxa_cache_free(cache);
-    return status != MXA_OK;
+    return status;
 }

@@ -144,7 +144,65 @@ static void test_attend_allocates_nothing(void **state)
     mxa_cache_free(cache);
 }
 
-/* The same tokens in pages that lie 20 GiB apart, and from rows that do. */
+/* The same rows with 2^31 elements between heads and 2^32 between sequences, in memory of the caller's. */
+static mxa_tensor far_copy(const mxa_tensor *x, char *memory)
+{
+    mxa_tensor far_rows = *x;
+    const size_t row_bytes = (size_t)x->shape[3] * sizeof(uint16_t);
+    far_rows.data = memory;
+    far_rows.stride[0] = INT64_C(1) << 32;
+    far_rows.stride[1] = INT64_C(1) << 31;
+    for (int64_t b = 0; b < x->shape[0]; b++)
+        for (int64_t h = 0; h < x->shape[1]; h++)
+            for (int64_t i = 0; i < x->shape[2]; i++) {
+                const int64_t to = b * far_rows.stride[0] + h * far_rows.stride[1] + i * far_rows.stride[2];
+                const int64_t from = b * x->stride[0] + h * x->stride[1] + i * x->stride[2];
+                memcpy(memory + to * (int64_t)sizeof(uint16_t),
+                       (const char *)x->data + from * (int64_t)sizeof(uint16_t), row_bytes);
+            }
+    return far_rows;
+}
+
+static void test_far_rows(void **state)
+{
+    (void)state;
+    const size_t far = (size_t)20 << 30; /* the last row begins after 3 * 2^31 elements of 2 bytes */
+    char *const memory =
+        mmap(NULL, far, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED)
+        skip();
+    const mxa_tensor k = api_tensor(MXA_DTYPE_BF16, CACHE_BATCH, CACHE_HEADS_KV, 150, CACHE_DIM);
+    api_set_normal(&k, 1);
+    const mxa_tensor far_k = far_copy(&k, memory);
+    mxa_cache *const near_cache = cache_new("dma4,v=int8"), *const far_cache = cache_new("dma4,v=int8");
+    api_ok(mxa_cache_append(near_cache, &k, &k, NULL));
+    api_ok(mxa_cache_append(far_cache, &far_k, &far_k, NULL));
+    size_t near_bytes, far_bytes;
+    char *const near_file = cache_saved(near_cache, &near_bytes);
+    char *const far_file = cache_saved(far_cache, &far_bytes);
+    assert_int_equal(near_bytes, far_bytes);
+    assert_memory_equal(near_file, far_file, near_bytes);
+
+    cache_call call;
+    cache_call_init(&call, near_cache, 1, 2);
+    const mxa_tensor q = call.q;
+    call.q.shape[1] = call.out.shape[1] = CACHE_HEADS_KV; /* as many heads as far rows have room for */
+    api_ok(mxa_cache_attend(near_cache, &call.args));
+    const mxa_tensor near_out = call.out;
+    mxa_tensor far_q = q;
+    far_q.shape[1] = CACHE_HEADS_KV;
+    call.q = far_copy(&far_q, memory);
+    call.out.data = api_bytes((size_t)(CACHE_BATCH * CACHE_HEADS * CACHE_DIM) * sizeof(float));
+    api_ok(mxa_cache_attend(far_cache, &call.args));
+    api_same_bits(&near_out, &call.out);
+    free(near_file);
+    free(far_file);
+    mxa_cache_free(near_cache);
+    mxa_cache_free(far_cache);
+    munmap(memory, far);
+}
+
+/* The same tokens in pages that lie 20 GiB apart. */
 static void test_far_memory(void **state)
 {
     (void)state;
@@ -194,10 +252,8 @@ static void test_far_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_changes),
-        API_TEST(test_create_and_load),
-        API_TEST(test_attend_allocates_nothing),
-        API_TEST(test_far_memory),
+        API_TEST(test_changes),    API_TEST(test_create_and_load), API_TEST(test_attend_allocates_nothing),
+        API_TEST(test_far_memory), API_TEST(test_far_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -41,7 +41,8 @@ static mxa_kv_values values_of(const mxa_kv_work_avx2 *w)
     const mxa_kv_part *const part = &w->job->view->layout->part[w->v_copy][MXA_KV_V];
     const bool whole = part->dim % MXA_AVX2_COLS == 0;
     switch (part->copy.info->format) {
-    case MXA_FORMAT_INT8: return (mxa_kv_values){ .kind = MXA_KV_BYTES, .stride = part->dim };
+    case MXA_FORMAT_INT8:
+        return (mxa_kv_values){ .kind = MXA_KV_BYTES, .stride = whole ? part->dim : w->job->channels };
     case MXA_FORMAT_MXFP4:
         return (mxa_kv_values){ .kind = MXA_KV_BYTES, .blocks = true, .stride = 2 * part->row_bytes };
     case MXA_FORMAT_BF16:
@@ -59,6 +60,17 @@ static void *clear_unseen(const mxa_kv_work_avx2 *w, void *rows, int64_t j, int6
         if (j + i < w->begin || j + i >= w->end)
             memset((char *)rows + i * row_bytes, 0, (size_t)row_bytes);
     return rows;
+}
+
+/* Rows of bytes that are no whole vectors, zeros behind each: a page may end with its last row. */
+static void *fill_rows(const mxa_kv_work_avx2 *w, const mxa_kv_rows *rows, int64_t j, int64_t stride)
+{
+    uint8_t *const out = (uint8_t *)w->raw + j * stride;
+    const int64_t dim = rows->part->dim;
+    memset(out, 0, (size_t)(MXA_AVX2_COLS * stride));
+    for (int i = 0; i < MXA_AVX2_COLS; i++)
+        memcpy(out + i * stride, rows->codes + i * dim, (size_t)dim);
+    return out;
 }
 
 /* Where the rows are, decoded if need be. False: a NaN among bytes. */
@@ -88,8 +100,10 @@ static bool load_groups(mxa_kv_work_avx2 *w, mxa_kv_values *v)
         } else if (v->blocks) {
             load_e2m1(w, &rows, j, v->stride);
             v->group[j / MXA_AVX2_COLS] = (const int8_t *)w->raw + j * v->stride;
-        } else if (v->kind == MXA_KV_BYTES && has_nan(w, &rows, j)) {
+        } else if (has_nan(w, &rows, j)) {
             return false;
+        } else if (v->stride != rows.part->dim) {
+            v->group[j / MXA_AVX2_COLS] = fill_rows(w, &rows, j, v->stride);
         }
     }
     return true;
