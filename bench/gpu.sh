@@ -3,8 +3,8 @@
 # Check the CUDA kernels and time attention: bench/gpu.sh [options of bench/gpu/prefill_bench.py]
 #
 # Needs a GPU, nvcc 12.4 or later, CMake and a Python with PyTorch, pytest and ml_dtypes (PYTHON=...). BUILD=FOLDER
-# takes what was built before. CHECKS=0 leaves out the checks. SANITIZER=memcheck (racecheck, initcheck, synccheck) runs a few
-# checks under compute-sanitizer and times nothing. Results go to bench/results.
+# takes what was built before. CHECKS=0 leaves out the checks. SANITIZER=memcheck (racecheck, initcheck, synccheck)
+# runs a few checks under compute-sanitizer and times nothing. Results go to bench/results.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
