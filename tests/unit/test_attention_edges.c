@@ -233,6 +233,26 @@ static void rising_logits(void **state)
     }
 }
 
+/* Of V only its size changes, to where 16-bit products flush or overflow. */
+static void sizes_of_v(void **state)
+{
+    (void)state;
+    static const char *const recipes[] = { "bf16", "low=f32" };
+    const double weight = exp(-6.0), want = weight * (2 + 6) / (1 + 2 * weight);
+    for (const mxa_attention_impl *impl = mxa_attention_impls; impl->name; impl++)
+        for (int log2 = -130; log2 <= 124 && mxa_cpu_has(impl->needs); log2++)
+            for (int i = 0; i < 2; i++) {
+                float q = 1, k[KEYS] = { 0, -6, -6 }, o = 123, lse = 123;
+                float v[KEYS] = { 0, ldexpf(2, log2), ldexpf(6, log2) };
+                if (!run(impl, recipes[i], problem(1, 1), &q, k, v, NULL, &o, &lse))
+                    continue;
+                const double unit = ldexp(1, log2), bound = 0x1p-7 * want * unit + 0x1p-149;
+                if (fabs((double)o - want * unit) > bound || fabs((double)lse - log1p(2 * weight)) > 0x1p-17)
+                    fail_msg("%s, %s, V times 2^%d: o %g, lse %g", impl->name, recipes[i], log2, (double)o,
+                             (double)lse);
+            }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = { cmocka_unit_test(every_entry),
@@ -241,6 +261,7 @@ int main(void)
                                         cmocka_unit_test(sinks_of_empty_rows),
                                         cmocka_unit_test(cap_near_the_largest_number),
                                         cmocka_unit_test(capped_logits),
-                                        cmocka_unit_test(rising_logits) };
+                                        cmocka_unit_test(rising_logits),
+                                        cmocka_unit_test(sizes_of_v) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

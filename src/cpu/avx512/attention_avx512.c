@@ -131,8 +131,12 @@ static bool run(mxa_avx512_work *w, bool *stored)
     mxa_item_begin(&w->item);
     memset(w->sums, 0, (size_t)(w->item.n * MXA_AVX512_LANES) * sizeof *w->sums);
     add_tiles(w);
-    for (int64_t row = 0; row < w->item.n; row++)
-        w->item.sum[row] += _mm512_reduce_add_ps(_mm512_loadu_ps(w->sums + row * MXA_AVX512_LANES));
+    for (int64_t row = 0; row < w->item.n; row++) {
+        const float sum = _mm512_reduce_add_ps(_mm512_loadu_ps(w->sums + row * MXA_AVX512_LANES));
+        const bool lifted = w->bf16 && sum != 0; /* which a row without keys is not */
+        w->item.sum[row] = w->item.sum[row] * (lifted ? MXA_AVX512_P_SCALE : 1.0f) + sum;
+        w->item.max[row] -= lifted ? MXA_AVX512_P_LOG2 : 0.0f;
+    }
     return mxa_item_end(&w->item, stored);
 }
 

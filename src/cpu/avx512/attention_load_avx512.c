@@ -238,7 +238,18 @@ static inline void load_key(const channels *v, const mxa_key_tile *t, int64_t j,
         v_nonfinite[j] = true;
 }
 
-/* Whole groups of keys; those that no row sees are zero. */
+/*
+ * Rows that see a key of which vdpbf16ps takes V for zeros, or whose sums with P might exceed fp32, go to the
+ * reference.
+ */
+static void check_key(mxa_avx512_work *w, int64_t j, const __m512 c[2])
+{
+    const float limit = 0x1p55f;
+    if (mxa_avx512_extreme(c[0], limit) | mxa_avx512_extreme(c[1], limit))
+        w->g_k[j] = mxa_f32_from_bits(MXA_F32_NAN);
+}
+
+/* After the keys. Whole groups of them; those that no row sees are zero. */
 void mxa_avx512_load_v(mxa_avx512_work *w, const mxa_key_tile *t)
 {
     const int64_t first = t->begin / MXA_AVX512_COLS * MXA_AVX512_COLS, end = mxa_avx512_groups(t->end);
@@ -251,10 +262,13 @@ void mxa_avx512_load_v(mxa_avx512_work *w, const mxa_key_tile *t)
             __m512 even[2], odd[2];
             load_key(&v, t, j, nonfinite, even);
             load_key(&v, t, j + 1, nonfinite, odd);
-            if (w->bf16)
-                mxa_avx512_pair_channels(even, odd, (uint16_t *)w->v + at);
-            else
+            if (!w->bf16) {
                 mxa_avx512_store_channels(even, odd, (float *)w->v + at);
+                continue;
+            }
+            mxa_avx512_pair_channels(even, odd, (uint16_t *)w->v + at);
+            check_key(w, j, even);
+            check_key(w, j + 1, odd);
         }
     }
 }

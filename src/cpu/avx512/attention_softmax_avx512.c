@@ -64,7 +64,7 @@ MXA_AVX512_INLINE void weigh_vectors(int n, bool bf16, float *s, uint16_t *p, __
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
         x[i] = _mm512_loadu_ps(s + i * MXA_AVX512_LANES);
-    mxa_avx512_exp2(n, x);
+    mxa_avx512_exp2(n, bf16 ? MXA_AVX512_P_LOG2 : 0.0f, x);
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++) {
         sums[i % 2] = _mm512_add_ps(sums[i % 2], x[i]);

@@ -11,6 +11,13 @@
 enum { MXA_AVX512_STRIDE = MXA_DIM_MAX };
 
 /*
+ * Where P meets V by vdpbf16ps, P and O carry this power of two, so that what it flushes, below 2^-126, is
+ * nothing beside any product of P with a normal number of V.
+ */
+#define MXA_AVX512_P_LOG2  60.0f
+#define MXA_AVX512_P_SCALE 0x1p60f
+
+/*
  * How a copy's Q and K are multiplied. Integers where both formats have them: exact sums over the row of INT8
  * on both sides, or over blocks, which then meet the block's scales (INT8, MXINT8, MXFP4 doubled). Otherwise
  * bf16 where that is fast and holds the numbers of both formats, else fp32.

@@ -190,6 +190,16 @@ static inline void mxa_avx512_round_to(mxa_dtype type, __m512 c[2])
     }
 }
 
+/* The subnormal numbers, and the finite ones from limit on. */
+static inline __mmask16 mxa_avx512_extreme(__m512 x, float limit)
+{
+    const __m512 mag = _mm512_abs_ps(x);
+    const __mmask16 large = _mm512_cmp_ps_mask(mag, _mm512_set1_ps(limit), _CMP_GE_OQ);
+    const __mmask16 small = _mm512_cmp_ps_mask(mag, _mm512_set1_ps(0x1p-126f), _CMP_LT_OQ);
+    const __mmask16 none = _mm512_cmp_ps_mask(mag, _mm512_setzero_ps(), _CMP_LE_OQ);
+    return (__mmask16)(large & mxa_avx512_finite(x)) | (__mmask16)(small & ~none);
+}
+
 /* Zeros in place of Inf and NaN. Returns whether there were any. */
 static inline bool mxa_avx512_drop_nonfinite(__m512 c[2])
 {

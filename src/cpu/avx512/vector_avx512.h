@@ -30,15 +30,19 @@ static inline __m512 mxa_avx512_nan_if_inf(__m512 x)
     return _mm512_fmadd_ps(x, _mm512_setzero_ps(), x);
 }
 
-/* 2^n, n the nearest integer to x < 128, and x - n. 0 below -126.5, -Inf included; of NaN, x - n is NaN. */
-static inline __m512 mxa_avx512_split(__m512 x, __m512 *difference)
+/*
+ * 2^(n + lift), n the nearest integer to x < 128 - lift, and x - n. 0 below -126.5 - lift, -Inf included; of
+ * NaN, x - n is NaN.
+ */
+static inline __m512 mxa_avx512_split(__m512 x, float lift, __m512 *difference)
 {
     /*
      * In 1.5 * 2^23 the last bit of a float is 1, so that adding it rounds to an integer; 127 is the
-     * exponent's bias. From -127 on, the power's bits are those of zero. max keeps its second operand if that
+     * exponent's bias. From -127 - lift on, the power's bits are those of zero. max keeps its second operand if that
      * is NaN.
      */
-    const __m512 round = _mm512_set1_ps(0x1.8p23f + 127.0f), lowest = _mm512_set1_ps(-127.0f);
+    const float bias = 127.0f + lift;
+    const __m512 round = _mm512_set1_ps(0x1.8p23f + bias), lowest = _mm512_set1_ps(-bias);
     x = _mm512_max_ps(lowest, x);
     const __m512 t = _mm512_add_ps(x, round);
     *difference = _mm512_sub_ps(x, _mm512_sub_ps(t, round));
@@ -49,17 +53,17 @@ static inline __m512 mxa_avx512_split(__m512 x, __m512 *difference)
 enum { MXA_AVX512_TOGETHER = 4 };
 
 /*
- * 2^x in place, n vectors, to 2.9e-6 of its value for x < 127; 0 below -126.5, -Inf included. NaN gives NaN.
- * 2^x = 2^w 2^f, w whole; 2^f is the polynomial 1 + f q(f) of degree 4 with the least relative error on
+ * 2^(x + lift) in place, n vectors, to 2.9e-6 of its value for x < 127 - lift; 0 below -126.5 - lift, -Inf
+ * included. NaN gives NaN. 2^x = 2^w 2^f, w whole; 2^f is the polynomial 1 + f q(f) of degree 4 with the least relative error on
  * [-1/2, 1/2].
  */
-MXA_AVX512_INLINE void mxa_avx512_exp2(int n, __m512 *x)
+MXA_AVX512_INLINE void mxa_avx512_exp2(int n, float lift, __m512 *x)
 {
     static const float q[] = { 0x1.c9fc46p-5f, 0x1.ec0378p-3f, 0x1.62e12cp-1f, 1.0f };
     __m512 f[MXA_AVX512_TOGETHER], p[MXA_AVX512_TOGETHER];
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++) {
-        x[i] = mxa_avx512_split(x[i], &f[i]);
+        x[i] = mxa_avx512_split(x[i], lift, &f[i]);
         p[i] = _mm512_set1_ps(0x1.3a02ccp-7f);
     }
 #pragma GCC unroll 4
@@ -76,7 +80,7 @@ MXA_AVX512_INLINE void mxa_avx512_exp2(int n, __m512 *x)
 static inline __m512 mxa_avx512_exp2_fine(__m512 x)
 {
     __m512 f;
-    const __m512 power = mxa_avx512_split(x, &f);
+    const __m512 power = mxa_avx512_split(x, 0.0f, &f);
     __m512 p = _mm512_set1_ps(0x1.5bba14p-10f);
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.3cea88p-7f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(0x1.c6b752p-5f));
