@@ -98,7 +98,7 @@ class Attention:
     def kernel(self):
         text = C.create_string_buffer(4096)
         self.library.mxa_plan_describe(self.plan, text, len(text))
-        return text.value.decode().splitlines()[0]
+        return next(line for line in text.value.decode().splitlines() if line.startswith("attention: "))
 
     def error(self):
         """Relative L2 error of two heads against attention in float64 on the inputs."""

@@ -23,6 +23,7 @@ from peers_gpu import PEERS, peers
 IDLE_S = 0.03
 BURST_MS, SUSTAINED_MS = 2.0, 150.0
 CLOCK_PERIOD_MS = 20
+PROFILED_CALLS = 3
 GROWTH = ("8k", "32k-mha")  # of equal heads
 # The Triton code published with arXiv 2604.03950 on an H200, shape 8k, MXFP4 in every tile (its mixed mode does not
 # compile there).
@@ -111,6 +112,23 @@ class Contender:
         return begun + (ended - begun) / 2, ended
 
 
+def kernel_times(call):
+    """Microseconds of each kind of kernel in a call; kernels that begin early overlap, and their waiting counts."""
+    kinds = {"mean": "mean", "quantize": "copies", "bias": "copies", "attention_ref": "rows again",
+             "prefill": "attention", "attention": "attention"}
+    call()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(PROFILED_CALLS):
+            call()
+        torch.cuda.synchronize()
+    times = {}
+    for event in profile.events():
+        if event.device_type == torch.autograd.DeviceType.CUDA:
+            kind = next((kind for word, kind in kinds.items() if word in event.name), "other")
+            times[kind] = times.get(kind, 0) + event.time_range.elapsed_us() / PROFILED_CALLS
+    return times
+
+
 def summarize(values, flops):
     middle = statistics.median(values)
     return {"ms": middle, "tflops": flops / middle / 1e9, "spread": (max(values) - min(values)) / middle, "all": values}
@@ -139,7 +157,8 @@ def time_shape(library, name, recipes, repeats, with_peers):
                 theirs = statistics.median(getattr(contenders[peer], kind))
                 row[kind][f"times_{peer}"] = theirs / row[kind]["ms"]
         if contender in ours:
-            row |= {"error": ours[contender].error(), "kernel": ours[contender].kernel()}
+            row |= {"error": ours[contender].error(), "kernel": ours[contender].kernel(),
+                    "kernels_us": kernel_times(ours[contender])}
         rows.append(row)
     return rows
 
@@ -174,13 +193,27 @@ def growth_table(rows):
     return "\n".join([*lines, *(f"| {c} | {times[long, c] / times[short, c]:.1f} |" for c in both), ""])
 
 
+def kernel_table(rows):
+    """Where the time of our calls goes."""
+    kinds = ("mean", "copies", "attention", "rows again", "other")
+    lines = ["## Kernels of a call, us", "",
+             "By PyTorch's profiler, one call after another, unthrottled. Times overlap.", "",
+             "| shape | recipe | " + " | ".join(kinds) + " |", "|---|---|" + "--:|" * len(kinds)]
+    for r in rows:
+        if "kernels_us" in r:
+            times = " | ".join(f"{r['kernels_us'].get(kind, 0):.1f}" for kind in kinds)
+            lines.append(f"| {r['problem']} | {r['contender']} | {times} |")
+    return "\n".join([*lines, ""])
+
+
 def published_table(rows):
     found = [r for r in rows if r["shape"] == GROWTH[0] and r["contender"] not in PEERS]
     if not found:
         return ""
     lines = [f"## Beside the published kernel ({PUBLISHED_MS} ms, MXFP4, {SHAPES[GROWTH[0]]})", "",
              "| contender | its time over ours |", "|---|--:|"]
-    return "\n".join([*lines, *(f"| {r['contender']} | {PUBLISHED_MS / r['sustained']['ms']:.1f} |" for r in found), ""])
+    lines += [f"| {r['contender']} | {PUBLISHED_MS / r['sustained']['ms']:.1f} |" for r in found]
+    return "\n".join([*lines, ""])
 
 
 def report(head, rows):
@@ -194,7 +227,7 @@ def report(head, rows):
         "median. x FA3, x cuDNN: their time over ours, bf16. SM clock and power: medians of what nvidia-smi gives in "
         "the second half of the sustained part. Error: relative L2 to attention in float64 on the inputs. FP8 peers: "
         "E4M3, one scale a tensor, which is not in their time.", "",
-        table(rows), "", growth_table(rows), published_table(rows)])
+        table(rows), "", growth_table(rows), published_table(rows), kernel_table(rows)])
 
 
 def output_of(*command):

@@ -127,19 +127,31 @@ static mxa_status queue_empty(const mxa_plan *plan, const mxa_attention_args *ar
     return status;
 }
 
+/* The first choice that takes the tensors as they lie in memory; NULL, with an error: there is none. */
+static const mxa_cuda_choice *choice_for(const mxa_plan *plan, const mxa_attention_args *args,
+                                         mxa_cuda_job *job)
+{
+    const mxa_cuda_plan *const cuda = plan->backend;
+    const char *reason = NULL;
+    for (int i = 0; i < cuda->n_choices; i++) {
+        const mxa_cuda_choice *const choice = &cuda->choices[i];
+        *job = make_job(plan, choice, args);
+        reason = choice->impl->unsuited ? choice->impl->unsuited(job) : NULL;
+        if (!reason)
+            return choice;
+    }
+    mxa_fail(MXA_ERR_UNSUPPORTED, "attention: %s cannot take these tensors: %s", cuda->choices[0].impl->name,
+             reason);
+    return NULL;
+}
+
 static mxa_status queue(const mxa_plan *plan, const mxa_attention_args *args, cudaStream_t stream)
 {
     const mxa_cuda_plan *const cuda = plan->backend;
-    const mxa_cuda_choice *choice = &cuda->choices[0];
-    mxa_cuda_job job = make_job(plan, choice, args);
-    const char *const reason = choice->impl->unsuited ? choice->impl->unsuited(&job) : NULL;
-    if (reason && cuda->n_choices == 1)
-        return mxa_fail(MXA_ERR_UNSUPPORTED, "attention: %s cannot take these tensors: %s",
-                        choice->impl->name, reason);
-    if (reason) {
-        choice = &cuda->choices[1];
-        job = make_job(plan, choice, args);
-    }
+    mxa_cuda_job job;
+    const mxa_cuda_choice *const choice = choice_for(plan, args, &job);
+    if (!choice)
+        return MXA_ERR_UNSUPPORTED;
     static const mxa_cuda_which order[] = { MXA_CUDA_K, MXA_CUDA_Q, MXA_CUDA_V }; /* K awaits the mean */
     mxa_cuda_chain chain = { .stream = stream, .may_overlap = cuda->device.arch >= MXA_CUDA_OVERLAP_ARCH };
     const float *mean = NULL;

@@ -2,7 +2,8 @@
 /*
  * Attention on CUDA: the contract of its kernels, their ordered list, and the driver. Fastest first; a plan
  * takes the first entry that runs it. A call whose tensors that entry cannot take as they lie in memory goes
- * to the plan's second entry, which takes any.
+ * to the next that runs it and takes any; if rows of this length are never such that it can take them, to
+ * itself with copies of Q, K and V.
  */
 #ifndef MXA_CUDA_ATTENTION_CUDA_H
 #define MXA_CUDA_ATTENTION_CUDA_H
@@ -83,9 +84,9 @@ typedef struct mxa_cuda_attention_impl {
     mxa_status (*prepare)(const mxa_plan *plan, const mxa_cuda_device *device);
 
     /*
-     * Queue the kernels. Nothing is allocated, nothing waited for: the stream may be capturing a graph. A first
-     * one that is launched to begin early (programmatic dependent launch) sees the caller's tensors at once,
-     * all else of the job after griddepcontrol.wait.
+     * Queue the kernels. Nothing is allocated, nothing waited for: the stream may be capturing a graph. A
+     * first one that is launched early (programmatic dependent launch) sees the caller's tensors at once, all
+     * else of the job after griddepcontrol.wait.
      */
     mxa_status (*run)(const mxa_cuda_job *job, cudaStream_t stream);
 

@@ -143,10 +143,30 @@ static int64_t quantizer_bytes(const mxa_plan *plan, const mxa_cuda_choice *choi
     return most;
 }
 
+/* A copy of a 16-bit tensor in its own type. */
+static mxa_cuda_form copied(mxa_cuda_form form, mxa_dtype dtype)
+{
+    if (form != MXA_CUDA_TENSOR || dtype == MXA_DTYPE_F32)
+        return form;
+    return dtype == MXA_DTYPE_F16 ? MXA_CUDA_F16 : MXA_CUDA_BF16;
+}
+
+mxa_cuda_forms mxa_cuda_choice_forms(const mxa_plan *plan, const mxa_cuda_choice *choice)
+{
+    mxa_cuda_forms f = choice->impl->forms(plan);
+    for (int i = 0; i < MXA_COPIES && choice->copies; i++) {
+        f.q[i] = copied(f.q[i], plan->problem.q_dtype);
+        f.k[i] = copied(f.k[i], plan->problem.k_dtype);
+    }
+    if (choice->copies)
+        f.v = copied(f.v, plan->problem.v_dtype);
+    return f;
+}
+
 bool mxa_cuda_layout(const mxa_plan *plan, const mxa_cuda_device *device, mxa_cuda_choice *choice)
 {
     const mxa_problem *const p = &plan->problem;
-    const mxa_cuda_forms f = choice->impl->forms(plan);
+    const mxa_cuda_forms f = mxa_cuda_choice_forms(plan, choice);
     layout l = { 0, true };
     choice->mean = choice->bias = -1;
     const tile_marks marks = place_zeros(&l, plan, &f, choice);

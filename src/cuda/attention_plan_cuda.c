@@ -57,16 +57,27 @@ static mxa_status refuse(const mxa_plan *plan, const mxa_cuda_device *device)
                     device->arch, all);
 }
 
-/* The first entry that runs the plan and, if that may turn tensors down, the next one that takes any. */
+/* Contiguous 16-bit rows of so many channels begin on 16 bytes. */
+static bool are_vectors(int64_t dim)
+{
+    enum { CHANNELS_OF_VECTOR = 8 };
+    return dim % CHANNELS_OF_VECTOR == 0;
+}
+
+/* The first entry that runs the plan and, if that may turn tensors down, what takes them instead. */
 static void choose(const mxa_plan *plan, const char *only, mxa_cuda_plan *cuda)
 {
     char text[MXA_CUDA_REFUSAL_BYTES];
+    const bool copies = !are_vectors(plan->problem.head_dim) || !are_vectors(plan->problem.head_dim_v);
     for (const mxa_cuda_attention_impl *impl = mxa_cuda_attention_impls; impl->name; impl++) {
         if ((only && strcmp(only, impl->name) != 0) ||
             mxa_cuda_attention_refusal(impl, plan, &cuda->device, text))
             continue;
-        if (cuda->n_choices == 0 || !impl->unsuited)
+        const bool first = cuda->n_choices == 0;
+        if (first || !impl->unsuited)
             cuda->choices[cuda->n_choices++].impl = impl;
+        if (first && impl->unsuited && copies)
+            cuda->choices[cuda->n_choices++] = (mxa_cuda_choice){ .impl = impl, .copies = true };
         if (!impl->unsuited)
             return;
     }
@@ -192,9 +203,9 @@ void mxa_cuda_attention_describe(const mxa_plan *plan, mxa_text *out)
     const mxa_cuda_choice *const c = &cuda->choices[0];
     char text[MXA_CUDA_REFUSAL_BYTES];
     mxa_text_put(out, "attention: %s", c->impl->name);
-    if (cuda->n_choices > 1)
-        mxa_text_put(out, ", or %s for tensors that it cannot take as they lie in memory",
-                     cuda->choices[1].impl->name);
+    for (int i = 1; i < cuda->n_choices; i++)
+        mxa_text_put(out, ", or %s%s for tensors that it cannot take as they lie in memory",
+                     cuda->choices[i].impl->name, cuda->choices[i].copies ? " with copies" : "");
     for (const mxa_cuda_attention_impl *impl = mxa_cuda_attention_impls; impl != c->impl; impl++)
         mxa_text_put(out, "; %s: %s", impl->name,
                      mxa_cuda_attention_refusal(impl, plan, &cuda->device, text));

@@ -22,6 +22,7 @@ typedef struct mxa_cuda_place {
 /* An entry, its operands and its workspace. */
 typedef struct mxa_cuda_choice {
     const mxa_cuda_attention_impl *impl;
+    bool copies; /* of what impl would read from the tensors: rows of 16-byte vectors */
     void *table; /* of the entry, in device memory, or NULL */
     mxa_cuda_place q[MXA_COPIES], k[MXA_COPIES], v;
     int64_t mean;              /* [sequences][heads_kv][head_dim] fp32 */
@@ -31,8 +32,8 @@ typedef struct mxa_cuda_choice {
     int64_t total;
 } mxa_cuda_choice;
 
-/* The second choice takes the tensors that the first cannot take as they lie in memory. */
-enum { MXA_CUDA_CHOICES = 2 };
+/* Later choices take the tensors that the first cannot take as they lie in memory, the last one any. */
+enum { MXA_CUDA_CHOICES = 3 };
 
 typedef struct mxa_cuda_plan {
     mxa_cuda_device device;
@@ -56,6 +57,9 @@ enum { MXA_CUDA_REFUSAL_BYTES = 160 };
 /* Why an entry does not run a plan on a device, NULL if it does; text has room for the answer. */
 const char *mxa_cuda_attention_refusal(const mxa_cuda_attention_impl *impl, const mxa_plan *plan,
                                        const mxa_cuda_device *device, char text[MXA_CUDA_REFUSAL_BYTES]);
+
+/* The forms of the entry, with copies for tensors where the choice has them. */
+mxa_cuda_forms mxa_cuda_choice_forms(const mxa_plan *plan, const mxa_cuda_choice *choice);
 
 /* Place the operands and the scratch of choice->impl. False if the sizes do not fit 63 bits. */
 bool mxa_cuda_layout(const mxa_plan *plan, const mxa_cuda_device *device, mxa_cuda_choice *choice);

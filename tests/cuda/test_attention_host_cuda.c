@@ -120,7 +120,8 @@ static mxa_cuda_forms fast_forms(const mxa_plan *plan)
 
 static const char *fast_unsuited(const mxa_cuda_job *job)
 {
-    return job->q[MXA_HIGH].x.stride[2] % 8 != 0 ? "rows of Q are not 16-byte aligned" : NULL;
+    const bool reads_tensor = job->q[MXA_HIGH].form == MXA_CUDA_TENSOR;
+    return reads_tensor && job->q[MXA_HIGH].x.stride[2] % 8 != 0 ? "rows of Q are not 16-byte aligned" : NULL;
 }
 
 static mxa_status fast_run(const mxa_cuda_job *job, cudaStream_t stream)
@@ -353,6 +354,34 @@ static void test_unsuited(void **state)
     close_call(&c);
 }
 
+/* Of rows that never are 16-byte aligned the first entry has copies. */
+static void test_copies(void **state)
+{
+    (void)state;
+    enum { ODD_DIM = 44 };
+    mxa_problem p = problem(TOKENS, TOKENS);
+    p.head_dim = p.head_dim_v = ODD_DIM;
+    p.v_dtype = MXA_DTYPE_F16;
+    call c;
+    open_call(&c, "dma4", p);
+    mxa_tensor *const tensors[] = { &c.q, &c.k, &c.v, &c.out };
+    for (int i = 0; i < 4; i++)
+        *tensors[i] = mxa_tensor_contiguous(tensors[i]->data, tensors[i]->dtype, BATCH, tensors[i]->shape[1],
+                                            TOKENS, ODD_DIM);
+    assert_int_equal(mxa_cuda_attention(c.plan, &c.args), MXA_OK);
+    assert_string_equal(queued, "mean k q v fast");
+    const mxa_cuda_copy *const q = copies_made[MXA_CUDA_Q];
+    assert_int_equal(q[1].copy.spec.info->format, MXA_FORMAT_BF16);
+    assert_int_equal(q[1].row_bytes, (ODD_DIM * 2 + 15) / 16 * 16);
+    assert_ptr_equal(job_seen.q[MXA_HIGH].codes, q[1].copy.out.codes);
+    assert_int_equal(job_seen.v.form, MXA_CUDA_F16);
+    char text[400];
+    mxa_text out = { text, sizeof text, 0 };
+    mxa_cuda_attention_describe(c.plan, &out);
+    assert_non_null(strstr(text, "attention: fast, or fast with copies for tensors"));
+    close_call(&c);
+}
+
 static void test_packed(void **state)
 {
     (void)state;
@@ -491,9 +520,9 @@ static void test_choice(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(test_order),          TEST(test_layout),      TEST(test_zeros),  TEST(test_unsuited),
-        TEST(test_packed),         TEST(test_no_keys),     TEST(test_memory), TEST(test_choice),
-        TEST(test_failing_launch), TEST(test_plan_errors),
+        TEST(test_order),  TEST(test_layout),         TEST(test_zeros),       TEST(test_unsuited),
+        TEST(test_copies), TEST(test_packed),         TEST(test_no_keys),     TEST(test_memory),
+        TEST(test_choice), TEST(test_failing_launch), TEST(test_plan_errors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
