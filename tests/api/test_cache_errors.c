@@ -247,6 +247,25 @@ static void test_attend(void **state)
     mxa_cache_free(c);
 }
 
+/* More queries than a sequence has tokens, of one of them or of both. */
+static void test_queries_beyond(void **state)
+{
+    (void)state;
+    mxa_cache *const c = cache_new("dma4");
+    cache_fill(c, 3, 1);
+    cache_call call;
+    cache_call_init(&call, c, 4, 2);
+    api_refused(mxa_cache_attend(c, &call.args), MXA_ERR_ARG, "counts", "4");
+    api_ok(mxa_cache_truncate(c, 1, 1));
+    static const int64_t counts[2][CACHE_BATCH] = { { 3, 2 }, { 3, 1 } };
+    call.args.counts = counts[0];
+    api_refused(mxa_cache_attend(c, &call.args), MXA_ERR_ARG, "counts", "2");
+    api_untouched(call.out.data);
+    call.args.counts = counts[1];
+    api_ok(mxa_cache_attend(c, &call.args));
+    mxa_cache_free(c);
+}
+
 /* A workspace for many queries does for any fewer, though their keys' segments have sums of their own. */
 static void test_workspace(void **state)
 {
@@ -376,12 +395,19 @@ static void test_devices(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_opts),      API_TEST(test_recipes),
-        API_TEST(test_factors),   API_TEST(test_append),
-        API_TEST(test_capacity),  API_TEST(test_attend),
-        API_TEST(test_workspace), API_TEST(test_rows_not_taken),
-        API_TEST(test_gone),      API_TEST(test_forks_fill_the_pages),
-        API_TEST(test_tables),    API_TEST(test_devices),
+        API_TEST(test_opts),
+        API_TEST(test_recipes),
+        API_TEST(test_factors),
+        API_TEST(test_queries_beyond),
+        API_TEST(test_append),
+        API_TEST(test_capacity),
+        API_TEST(test_attend),
+        API_TEST(test_workspace),
+        API_TEST(test_rows_not_taken),
+        API_TEST(test_gone),
+        API_TEST(test_forks_fill_the_pages),
+        API_TEST(test_tables),
+        API_TEST(test_devices),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,6 +93,25 @@ static void test_changes(void **state)
     mxa_cache_free(cache);
 }
 
+static mxa_status set_table(mxa_cache *cache)
+{
+    mxa_cache_table table;
+    api_ok(mxa_cache_get_table(cache, 0, &table));
+    return mxa_cache_set_table(cache, 1, &table);
+}
+
+static void test_table(void **state)
+{
+    (void)state;
+    mxa_cache_opts opts = cache_opts("dma4,v=int8");
+    opts.pages[MXA_PAGE_LOW] = opts.pages[MXA_PAGE_HIGH] = 40;
+    mxa_cache *cache = NULL;
+    api_ok(mxa_cache_create(&opts, &cache));
+    cache_fill(cache, 300, 1);
+    assert_true(check_change(cache, set_table) > 0);
+    mxa_cache_free(cache);
+}
+
 static void test_create_and_load(void **state)
 {
     (void)state;
@@ -252,8 +271,9 @@ static void test_far_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        API_TEST(test_changes),    API_TEST(test_create_and_load), API_TEST(test_attend_allocates_nothing),
-        API_TEST(test_far_memory), API_TEST(test_far_rows),
+        API_TEST(test_changes),         API_TEST(test_table),
+        API_TEST(test_create_and_load), API_TEST(test_attend_allocates_nothing),
+        API_TEST(test_far_memory),      API_TEST(test_far_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
