@@ -34,23 +34,72 @@ static uint16_t *p_of(const mxa_amx_work *w, const block *b)
     return w->p + b->place * MXA_TILE;
 }
 
-/*
- * Products that wait: Q K of one block, P V of another, either absent; 32 columns at a time, in steps of 64
- * bytes.
- */
+/* Sums of 32 rows by 32 columns, and what is multiplied for them next, 64 bytes at a time. */
+typedef struct sums_block {
+    float *sums;
+    const uint8_t *rows, *columns;
+    int64_t row_stride, next_columns, sum_stride; /* in bytes */
+    int64_t steps_left;
+    bool integers, from_zero;
+} sums_block;
+
+/* Products that wait: Q K of one block, P V of another, either absent. */
 typedef struct products {
     const mxa_amx_work *w;
     const block *qk, *pv;
     int64_t key, channel; /* the next columns */
     int64_t left, total;  /* steps */
     int64_t due;          /* steps by the present row, times rows */
-
-    bool integers; /* what is in the tile registers */
-    int64_t steps_left;
-    const uint8_t *rows, *columns;
-    int64_t row_stride, next_columns, sum_stride; /* in bytes */
-    float *sums;
+    sums_block now;       /* its sums and the factors of its next step are in tile registers */
 } products;
+
+static sums_block next_qk(products *x)
+{
+    const mxa_amx_copy *const c = x->qk->tile->copy;
+    const int64_t row_bytes = c->row_bytes, steps = row_bytes / MXA_AMX_ROW_BYTES, key = x->key;
+    x->key += MXA_AMX_BLOCK;
+    return (sums_block){ .sums = dots_of(x->w, x->qk) + key,
+                         .rows = c->q + x->qk->first * row_bytes,
+                         .columns = x->qk->tile->k + key / MXA_AMX_ROWS * steps * MXA_AMX_TILE_BYTES,
+                         .row_stride = row_bytes,
+                         .next_columns = steps * MXA_AMX_TILE_BYTES,
+                         .sum_stride = ROW_STRIDE * sizeof(float),
+                         .steps_left = steps,
+                         .integers = c->integers,
+                         .from_zero = true };
+}
+
+static sums_block next_pv(products *x)
+{
+    const int64_t step = x->pv->begin / MXA_AMX_BLOCK, channel = x->channel;
+    x->channel += MXA_AMX_BLOCK;
+    return (sums_block){ .sums = mxa_amx_o(x->w, x->pv->first) + channel,
+                         .rows = (const uint8_t *)(p_of(x->w, x->pv) + x->pv->begin),
+                         .columns = x->pv->tile->v +
+                                    (channel / MXA_AMX_ROWS * MXA_AMX_KEY_STEPS + step) * MXA_AMX_TILE_BYTES,
+                         .row_stride = ROW_STRIDE * sizeof(uint16_t),
+                         .next_columns = MXA_AMX_KEY_STEPS * MXA_AMX_TILE_BYTES,
+                         .sum_stride = MXA_AMX_PLACES * x->w->o_row * (int64_t)sizeof(float),
+                         .steps_left = x->pv->end / MXA_AMX_BLOCK - step };
+}
+
+static sums_block next_sums(products *x)
+{
+    return x->qk && x->key < x->qk->end ? next_qk(x) : next_pv(x);
+}
+
+static void load_factors(const sums_block *b)
+{
+    mxa_amx_load_factors(b->rows, b->row_stride, b->columns, b->next_columns);
+}
+
+static void load_sums(const sums_block *b)
+{
+    if (b->from_zero)
+        mxa_amx_zero_sums();
+    else
+        mxa_amx_load_sums(b->sums, b->sum_stride);
+}
 
 static products products_of(const mxa_amx_work *w, const block *qk, const block *pv)
 {
@@ -60,55 +109,37 @@ static products products_of(const mxa_amx_work *w, const block *qk, const block 
     if (pv)
         x.total += (pv->end - pv->begin) / MXA_AMX_BLOCK * (w->item.channels / MXA_AMX_BLOCK);
     x.left = x.total;
+    if (x.left > 0) {
+        x.now = next_sums(&x);
+        load_factors(&x.now);
+        load_sums(&x.now);
+    }
     return x;
 }
 
-static void begin_qk(products *x)
-{
-    const mxa_amx_copy *const c = x->qk->tile->copy;
-    const int64_t row_bytes = c->row_bytes, steps = row_bytes / MXA_AMX_ROW_BYTES;
-    x->integers = c->integers;
-    x->steps_left = steps;
-    x->rows = c->q + x->qk->first * row_bytes;
-    x->row_stride = row_bytes;
-    x->columns = x->qk->tile->k + x->key / MXA_AMX_ROWS * steps * MXA_AMX_TILE_BYTES;
-    x->next_columns = steps * MXA_AMX_TILE_BYTES;
-    x->sums = dots_of(x->w, x->qk) + x->key;
-    x->sum_stride = ROW_STRIDE * sizeof *x->sums;
-    x->key += MXA_AMX_BLOCK;
-    mxa_amx_zero_sums();
-}
-
-static void begin_pv(products *x)
-{
-    const int64_t step = x->pv->begin / MXA_AMX_BLOCK;
-    x->integers = false;
-    x->steps_left = x->pv->end / MXA_AMX_BLOCK - step;
-    x->rows = (const uint8_t *)(p_of(x->w, x->pv) + x->pv->begin);
-    x->row_stride = ROW_STRIDE * sizeof *x->w->p;
-    x->columns = x->pv->tile->v + (x->channel / MXA_AMX_ROWS * MXA_AMX_KEY_STEPS + step) * MXA_AMX_TILE_BYTES;
-    x->next_columns = MXA_AMX_KEY_STEPS * MXA_AMX_TILE_BYTES;
-    x->sums = mxa_amx_o(x->w, x->pv->first) + x->channel;
-    x->sum_stride = MXA_AMX_PLACES * x->w->o_row * (int64_t)sizeof *x->sums;
-    x->channel += MXA_AMX_BLOCK;
-    mxa_amx_load_sums(x->sums, x->sum_stride);
-}
-
+/* Factors are loaded a step ahead, and so before sums are stored, for whose products they need not wait then. */
 MXA_AVX512_INLINE void step(products *x)
 {
-    if (x->steps_left == 0 && x->qk && x->key < x->qk->end)
-        begin_qk(x);
-    else if (x->steps_left == 0)
-        begin_pv(x);
-    if (x->integers)
-        mxa_amx_multiply(true, x->rows, x->row_stride, x->columns, x->next_columns);
+    if (x->now.integers)
+        mxa_amx_multiply(true);
     else
-        mxa_amx_multiply(false, x->rows, x->row_stride, x->columns, x->next_columns);
-    x->rows += MXA_AMX_ROW_BYTES;
-    x->columns += MXA_AMX_TILE_BYTES;
+        mxa_amx_multiply(false);
+    float *const sums = x->now.sums;
+    const int64_t sum_stride = x->now.sum_stride;
+    const bool last = --x->now.steps_left == 0;
     x->left--;
-    if (--x->steps_left == 0)
-        mxa_amx_store_sums(x->sums, x->sum_stride);
+    if (!last) {
+        x->now.rows += MXA_AMX_ROW_BYTES;
+        x->now.columns += MXA_AMX_TILE_BYTES;
+    } else if (x->left > 0) {
+        x->now = next_sums(x);
+    }
+    if (x->left > 0)
+        load_factors(&x->now);
+    if (last)
+        mxa_amx_store_sums(sums, sum_stride);
+    if (last && x->left > 0)
+        load_sums(&x->now);
 }
 
 static void finish(products *x)

@@ -80,18 +80,20 @@ static inline void mxa_amx_store_sums(float *sums, int64_t stride)
     _tile_stored(3, next + MXA_AMX_ROW_BYTES, stride);
 }
 
-/*
- * Add the products of 64 bytes of 32 rows, stride apart, with 32 columns, whose two tiles are next_columns
- * apart.
- */
-static inline void mxa_amx_multiply(bool integers, const uint8_t *rows, int64_t stride,
-                                    const uint8_t *columns, int64_t next_columns)
+/* 64 bytes of 32 rows, stride apart, and of 32 columns, whose two tiles are next_columns apart. */
+static inline void mxa_amx_load_factors(const uint8_t *rows, int64_t stride, const uint8_t *columns,
+                                        int64_t next_columns)
 {
     mxa_amx_order();
     _tile_loadd(4, rows, stride);
     _tile_loadd(6, columns, MXA_AMX_ROW_BYTES);
     _tile_loadd(7, columns + next_columns, MXA_AMX_ROW_BYTES);
     _tile_loadd(5, rows + MXA_AMX_ROWS * stride, stride);
+}
+
+/* Add their products to the sums. */
+static inline void mxa_amx_multiply(bool integers)
+{
     if (integers) {
         _tile_dpbssd(0, 4, 6);
         _tile_dpbssd(1, 4, 7);
