@@ -15,9 +15,9 @@ enum { HEADS = 4, HEADS_KV = 2, TOKENS = 200, DIM = 128 };
 
 /* Not called: no kernel is launched here. */
 mxa_status mxa_attention_ref_rows_cuda(const mxa_cuda_job *job, const mxa_cuda_row *rows, const int *count,
-                                       int64_t capacity, cudaStream_t stream)
+                                       int64_t capacity, bool keep_finite, cudaStream_t stream)
 {
-    (void)job, (void)rows, (void)count, (void)capacity, (void)stream;
+    (void)job, (void)rows, (void)count, (void)capacity, (void)keep_finite, (void)stream;
     fail();
     return MXA_OK;
 }

@@ -33,6 +33,7 @@ struct RefParams {
     int64_t n_sequences;
     const mxa_cuda_row *list; /* NULL: all rows */
     const int *list_count;
+    bool keep_finite; /* rows of the list whose output and result are both finite stay as they are */
     int64_t n_rows; /* of all sequences and heads */
     int heads, heads_kv, dim, dim_v;
     double softmax_scale, softcap;
@@ -178,14 +179,32 @@ __device__ void store(void *row, int d, mxa_dtype dtype, float x)
         static_cast<uint16_t *>(row)[d] = dtype == MXA_DTYPE_F16 ? mxa_f16_from_f32(x) : mxa_bf16_from_f32(x);
 }
 
+__device__ bool stored_is_finite(const void *row, int d, mxa_dtype dtype)
+{
+    if (dtype == MXA_DTYPE_F32)
+        return mxa_f32_is_finite(static_cast<const float *>(row)[d]);
+    const uint16_t exponent = dtype == MXA_DTYPE_F16 ? 0x7C00 : 0x7F80;
+    return (static_cast<const uint16_t *>(row)[d] & exponent) != exponent;
+}
+
 __device__ void store_row(const RefParams &p, const Row &r)
 {
     void *const row = mxa_row(&p.out, r.s.batch, r.h, r.s.q_first + r.i);
+    float result[channels];
+    bool finite = true;
     for (int c = 0; c < channels; c++) {
         const int d = c * threads + threadIdx.x;
         const float sum = r.sum == 0 ? 0.0f : static_cast<float>(r.o[c] / r.sum);
+        result[c] = isnan(r.max) ? NAN : r.nonfinite[c] != 0 ? r.nonfinite[c] : sum;
+        if (p.keep_finite && d < p.dim_v)
+            finite = finite && mxa_f32_is_finite(result[c]) && stored_is_finite(row, d, p.out.dtype);
+    }
+    if (p.keep_finite && __syncthreads_and(finite))
+        return;
+    for (int c = 0; c < channels; c++) {
+        const int d = c * threads + threadIdx.x;
         if (d < p.dim_v)
-            store(row, d, p.out.dtype, isnan(r.max) ? NAN : r.nonfinite[c] != 0 ? r.nonfinite[c] : sum);
+            store(row, d, p.out.dtype, result[c]);
     }
     if (threadIdx.x == 0 && p.lse)
         p.lse[(r.s.batch * p.heads + r.h) * p.out.shape[2] + r.s.q_first + r.i] =
@@ -298,10 +317,11 @@ mxa_status mxa_attention_ref_cuda(const mxa_cuda_job *job, cudaStream_t stream)
 }
 
 mxa_status mxa_attention_ref_rows_cuda(const mxa_cuda_job *job, const mxa_cuda_row *rows, const int *count,
-                                       int64_t capacity, cudaStream_t stream)
+                                       int64_t capacity, bool keep_finite, cudaStream_t stream)
 {
     mxa::RefParams p = mxa::make_params(*job);
     p.list = rows;
+    p.keep_finite = keep_finite;
     p.list_count = count;
     return mxa::launch_list(p, capacity, *job->device, stream);
 }

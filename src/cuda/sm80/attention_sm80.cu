@@ -108,5 +108,5 @@ mxa_status mxa_attention_sm80(const mxa_cuda_job *job, cudaStream_t stream)
                                            : mxa::launch<256>(p, tiles, stream);
     if (status != MXA_OK)
         return status;
-    return mxa_attention_ref_rows_cuda(job, p.redo, p.redo_count, redo_capacity(job->plan), stream);
+    return mxa_attention_ref_rows_cuda(job, p.redo, p.redo_count, redo_capacity(job->plan), false, stream);
 }

@@ -17,7 +17,6 @@ constexpr int far = 1 << 29;
 constexpr int64_t length_limit = 1 << 28, row_limit = INT64_C(1) << 31;
 /* 2^x, 1 / x and the sums of cap_logits keep a logit to within 2^-12 up to here. */
 constexpr float softcap_least = 1e-3f, softcap_most = 1e3f;
-constexpr int64_t counter_bytes = 128; /* next_item, redo_count */
 
 int64_t bytes_of(mxa_dtype type)
 {
@@ -214,6 +213,15 @@ void set_places(const Call &c, PrefillParams &p)
     }
 }
 
+/* Rows of whole blocks of 8 16-bit columns, each aligned. */
+bool has_blocks(const mxa_tensor &out)
+{
+    constexpr int64_t columns = 8, bytes = columns * sizeof(uint16_t);
+    return out.dtype != MXA_DTYPE_F32 && reinterpret_cast<uintptr_t>(out.data) % bytes == 0 &&
+           out.shape[3] % columns == 0 && out.stride[0] % columns == 0 && out.stride[1] % columns == 0 &&
+           out.stride[2] % columns == 0;
+}
+
 void set_numbers(const Call &c, PrefillParams &p)
 {
     const mxa_problem &problem = c.plan->problem;
@@ -233,6 +241,7 @@ void set_numbers(const Call &c, PrefillParams &p)
     p.out_stride_h = job->out.stride[1];
     p.out_stride_s = job->out.stride[2];
     p.out_is_float = job->out.dtype == MXA_DTYPE_F32;
+    p.out_is_blocks = has_blocks(job->out);
     p.dim_v = int(problem.head_dim_v);
     p.lse = job->lse;
     p.tensor_q_len = int(problem.q_len);
@@ -305,7 +314,8 @@ const char *mxa_attention_sm90_unsuited(const mxa_cuda_job *job)
 
 int64_t mxa_attention_sm90_work_bytes(const mxa_plan *plan, const mxa_cuda_device *)
 {
-    return counter_bytes + plan->q_rows * int64_t(sizeof(mxa_cuda_row));
+    const int64_t items = plan->n_tiles * plan->problem.heads;
+    return plan->q_rows * int64_t(sizeof(mxa_cuda_row)) + consumer_warps * items * int64_t(sizeof(int));
 }
 
 mxa_status mxa_attention_sm90_prepare(const mxa_plan *plan, const mxa_cuda_device *)
@@ -319,17 +329,15 @@ mxa_status mxa_attention_sm90(const mxa_cuda_job *job, cudaStream_t stream)
     PrefillParams p{};
     if (make_maps(c, p) != CUDA_SUCCESS)
         return mxa_fail(MXA_ERR_DEVICE, "attention sm90: cuTensorMapEncodeTiled failed");
-    p.next_item = static_cast<int *>(job->work);
+    p.next_item = job->counters;
     p.redo_count = p.next_item + 1;
-    p.redo = reinterpret_cast<mxa_cuda_row *>(static_cast<uint8_t *>(job->work) + counter_bytes);
+    p.redo = static_cast<mxa_cuda_row *>(job->work);
+    p.careful_next = reinterpret_cast<int *>(p.redo + c.plan->q_rows);
     set_places(c, p);
     set_numbers(c, p);
-    mxa_status status = mxa_cuda_check(cudaMemsetAsync(job->work, 0, counter_bytes, stream),
-                                       "attention sm90: cudaMemsetAsync");
+    mxa_status status = mxa_cuda_check(prefill_launch(*c.kernel, p, job->device->multiprocessors, stream),
+                                       "attention sm90: launch");
     if (status == MXA_OK)
-        status = mxa_cuda_check(prefill_launch(*c.kernel, p, job->device->multiprocessors, stream),
-                                "attention sm90: launch");
-    if (status == MXA_OK)
-        status = mxa_attention_ref_rows_cuda(job, p.redo, p.redo_count, c.plan->q_rows, stream);
+        status = mxa_attention_ref_rows_cuda(job, p.redo, p.redo_count, c.plan->q_rows, true, stream);
     return status;
 }

@@ -18,6 +18,7 @@ struct Consumer : Products<T> {
     using RowBlock<T>::prob;
     using RowBlock<T>::out;
     using RowBlock<T>::lane;
+    using RowBlock<T>::p;
     using Products<T>::smem;
     using Products<T>::k_ring;
     using Products<T>::group;
@@ -44,19 +45,20 @@ struct Consumer : Products<T> {
         barrier_wait(smem_address(&smem.item_full[item_ring.slot()]), item_ring.parity());
         if (item().batch < 0)
             return false;
-        mask_above = uniform(item().mask_above[group]);
-        mask_below = uniform(item().mask_below[group]);
+        mask_above = uniform(min(item().mask_above[0], item().mask_above[1]));
+        mask_below = uniform(max(item().mask_below[0], item().mask_below[1]));
 #pragma unroll
         for (int run = 0; run < 4; run++) {
             steps.end[run] = uniform(item().end[run]);
             steps.base[run] = uniform(item().base[run]);
         }
-        this->load_factors(item());
+        this->load_factors(item(), smem.careful);
         return true;
     }
 
     __device__ __forceinline__ void release_item()
     {
+        __syncwarp(); /* all lanes have read it */
         if (lane == 0)
             barrier_arrive(smem_address(&smem.item_empty[item_ring.slot()]));
         item_ring.count++;
@@ -67,23 +69,27 @@ struct Consumer : Products<T> {
     template <bool high>
     __device__ __forceinline__ void multiply(bool start_out)
     {
-        this->await_turn();
         this->template issue_qk<high>();
         this->issue_pv(start_out);
-        this->pass_turn();
-        wgmma_wait<1>();
         wgmma_results(scores);
     }
 
-    /* This branch also keeps the next wait below it: ptxas moves waits up over plain arithmetic. */
-    __device__ __forceinline__ void raise_if_large(const float sum[2], bool first)
+    /*
+     * ptxas moves waits up over plain arithmetic, so P V would be awaited before the exponentials, were there not a
+     * loop in front, here one with nothing to wait for. Warps raise m one by one, so no wait may stand in that
+     * branch. In an item's first step out is that of the item before.
+     */
+    __device__ __forceinline__ void await_pv_and_raise(const float sum[2], bool first)
     {
         this->row_sum[0] += sum[0];
         this->row_sum[1] += sum[1];
-        if (__any_sync(~0u, fmaxf(sum[0], sum[1]) > T::sum_limit)) {
-            wgmma_wait<0>();
+        const bool raise = __any_sync(~0u, fmaxf(sum[0], sum[1]) > T::sum_limit);
+        if (!this->k_ready)
+            barrier_wait(smem_address(&smem.item_full[item_ring.slot()]), item_ring.parity());
+        wgmma_wait<0>();
+        wgmma_results(out);
+        if (raise)
             this->raise_max(sum, first);
-        }
     }
 
     __device__ __forceinline__ void await_q(bool high)
@@ -123,12 +129,24 @@ struct Consumer : Products<T> {
         factor_ring.next<T::factor_slots>();
     }
 
-    /* A step in the midst of a row block: low if there are low ones, and no mask. */
+    __device__ __forceinline__ void await_scores()
+    {
+        wgmma_wait<1>();
+        wgmma_results(scores);
+    }
+
+    /*
+     * A step in the midst of a row block: low if there are low ones, and no mask. Both groups have as many. They
+     * issue in turn here and nowhere else: other steps take long, and one group must not wait there for the other.
+     */
     __device__ __forceinline__ void plain_step()
     {
         constexpr bool high = !T::has_low;
         float sum[2];
+        this->await_turn();
         multiply<high>(false);
+        this->pass_turn();
+        await_scores();
         const Ring used = k_ring;
         this->template advance_k<high>();
         if (high || !T::late_k_release)
@@ -138,8 +156,7 @@ struct Consumer : Products<T> {
         softmax<high>(sum);
         if (!high && T::late_k_release)
             this->template release_k<high>(used);
-        raise_if_large(sum, false);
-        wgmma_wait<0>();
+        await_pv_and_raise(sum, false);
         this->release_v();
         this->pack_p();
     }
@@ -171,6 +188,7 @@ struct Consumer : Products<T> {
         const bool first = n == 0;
         float sum[2];
         multiply<high>(fresh);
+        await_scores();
         fresh = false;
         const Ring used = k_ring;
         this->template advance_k<high>();
@@ -182,14 +200,12 @@ struct Consumer : Products<T> {
             this->start();
         edge_softmax<high>(n, sum);
         this->template release_k<high>(used);
-        raise_if_large(sum, first);
-        wgmma_wait<0>();
-        wgmma_results(out);
+        await_pv_and_raise(sum, first);
         if (pv_pending)
             this->release_v();
         if (first) {
             if (pv_pending)
-                this->store();
+                store_item();
             fresh = true;
         }
         pv_pending = true;
@@ -232,20 +248,33 @@ struct Consumer : Products<T> {
         }
         if (T::has_low && n > steps.end[1])
             release_q(false);
-        this->finish(item());
+        this->finish(item(), smem.careful);
         release_item();
+    }
+
+    /* The item before. One with rows that are not finite is to be done again, unless that is what was done. */
+    __device__ __forceinline__ void store_item()
+    {
+        const int bad = this->store();
+        if (!__any_sync(~0u, bad != 0) || smem.careful)
+            return;
+        this->redo(bad);
+        if (lane == 0) {
+            const int warp = (threadIdx.x - 128) / 32;
+            const int entry = smem.item_index[item_ring.index_slot(1)] * consumer_warps + warp;
+            p.careful_next[entry] = atomicExch(&smem.careful_first, entry);
+        }
     }
 
     /* The last P V when no products of another item follow at once. */
     __device__ __forceinline__ void drain()
     {
-        this->await_turn();
         this->issue_pv(fresh);
-        this->pass_turn();
         wgmma_wait<0>();
         this->release_v();
-        this->store();
+        store_item();
         pv_pending = false;
+        fresh = true;
     }
 
     __device__ __forceinline__ void run()
@@ -258,11 +287,17 @@ struct Consumer : Products<T> {
 #pragma unroll
         for (int i = 0; i < T::keys / 4; i++)
             prob[i] = 0;
-        this->look_ahead();
-        while (take_item())
-            walk();
-        if (pv_pending)
-            drain();
+        await_kernels_before();
+        do {
+            this->look_ahead();
+            while (take_item())
+                walk();
+            if (pv_pending)
+                drain();
+            release_item();
+        } while (another_pass(smem));
+        if (group == 0) /* the turn that the other one passed last */
+            this->await_turn();
     }
 };
 

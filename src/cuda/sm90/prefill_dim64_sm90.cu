@@ -24,6 +24,8 @@ const PrefillKernel prefill_kernels_dim64[] = {
     kernel<Low::int8, Factor::key, Half::bf16, Half::bf16>(),
     kernel<Low::int8, Factor::key, Half::bf16, Half::f16>(),
     kernel<Low::int8, Factor::key, Half::f16, Half::f16>(),
+    kernel<Low::int8, Factor::tile, Half::bf16, Half::bf16>(),
+    kernel<Low::int8, Factor::tile, Half::bf16, Half::f16>(),
     kernel<Low::e4m3_e5m2, Factor::tile, Half::bf16, Half::bf16>(),
     kernel<Low::e4m3_e5m2, Factor::tile, Half::bf16, Half::f16>(),
     kernel<Low::e4m3_e4m3, Factor::key, Half::bf16, Half::bf16>(),

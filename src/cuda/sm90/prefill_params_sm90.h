@@ -32,13 +32,15 @@ struct PrefillParams {
     const float *sinks; /* [heads], or NULL */
     void *out;          /* dim contiguous, pairs aligned; strides in elements */
     int64_t out_stride_b, out_stride_h, out_stride_s;
-    bool out_is_float; /* else of the type of P V */
-    int dim_v;         /* columns of out */
-    float *lse;        /* [tensor batch][heads][tensor q_len], or NULL */
+    bool out_is_float;  /* else of the type of P V, */
+    bool out_is_blocks; /* in aligned blocks of 8 columns */
+    int dim_v;          /* columns of out */
+    float *lse;         /* [tensor batch][heads][tensor q_len], or NULL */
     int tensor_q_len;
     int *next_item;     /* 0 at the start */
     int *redo_count;    /* 0 at the start */
     mxa_cuda_row *redo; /* rows whose result is to be computed again, unordered */
+    int *careful_next;  /* [items][consumer_warps] links of the lists of items that CTAs do again */
     float scale_log2;   /* softmax_scale * log2 e */
     float cap_log2;     /* softcap * log2 e; 0: none */
     float cap_rate;     /* 2 / softcap: 2^(cap_rate * logit in base 2) = e^(2 logit / softcap) */

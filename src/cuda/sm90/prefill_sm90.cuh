@@ -23,21 +23,23 @@ __global__ void __launch_bounds__(prefill_threads, 1) prefill_sm90(const __grid_
     auto &s = *reinterpret_cast<PrefillSmem<T> *>(smem_bytes);
     if (threadIdx.x == 0)
         init_barriers(s);
+    else if (threadIdx.x % 32 == 0)
+        prefetch_maps<T>(p, threadIdx.x / 32);
     __syncthreads();
-    await_kernels_before();
+    release_kernels_behind();
     if (threadIdx.x < 128) {
         registers_lower<producer_registers>();
-        const int warp = threadIdx.x / 32;
-        if (warp == 0) {
-            produce_k(p, s, threadIdx.x);
-        } else if (threadIdx.x % 32 == 0) {
-            if (warp == 1)
-                produce_v(p, s);
-            else if (warp == 2)
-                produce_q<T, true>(p, s);
-            else if (T::has_low)
-                produce_q<T, false>(p, s);
-        }
+        const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+        if (warp == 0)
+            produce_k(p, s, lane);
+        else if (warp == 1)
+            produce_v(p, s, lane);
+        else if (warp == 2)
+            produce_q<T, true>(p, s, lane);
+        else if (T::has_low)
+            produce_q<T, false>(p, s, lane);
+        else
+            produce_nothing(s);
     } else {
         registers_raise<consumer_registers>();
         Consumer<T>(p, s).run();

@@ -67,6 +67,7 @@ struct RowBlock {
     float row_max[2], row_sum[2];
     float factor[2], offset[2]; /* of a low logit in base 2: factor * K's factor * score + offset */
     const float *k_factor;      /* of the step in hand, low ones only */
+    uint8_t nonfinite[2];       /* of the int8 rows' 128 */
     int lane, first_row;        /* first_row: of this thread, counted from the first query of the tile */
 
     __device__ explicit RowBlock(const PrefillParams &params) : p(params)
@@ -74,10 +75,11 @@ struct RowBlock {
     }
 
     /* Early: their latency passes behind other work. */
-    __device__ __forceinline__ void load_factors(const PrefillItem &it)
+    __device__ __forceinline__ void load_factors(const PrefillItem &it, bool careful)
     {
         offset[0] = offset[1] = 0.0f;
         factor[0] = factor[1] = 1.0f;
+        nonfinite[0] = nonfinite[1] = 0;
         row_max[0] = row_max[1] = p.sinks ? __ldg(p.sinks + it.h) : -INFINITY;
         if (!T::has_low && !p.bias_in_high)
             return;
@@ -87,8 +89,8 @@ struct RowBlock {
             const int there = min(max(row + 8 * r, 0), it.q_len - 1), at = it.q_copy + there - it.first;
             if (T::has_low && p.gq)
                 factor[r] = __ldg(p.gq + at);
-            if (T::low_is_int && p.q_nonfinite && p.q_nonfinite[it.q_block + there / tile])
-                factor[r] = __int_as_float(MXA_F32_NAN);
+            nonfinite[r] =
+                T::low_is_int && p.q_nonfinite && !careful ? p.q_nonfinite[it.q_block + there / tile] : 0;
             if (p.bias)
                 offset[r] = __ldg(p.bias + at);
         }
@@ -98,7 +100,8 @@ struct RowBlock {
     {
 #pragma unroll
         for (int r = 0; r < 2; r++) {
-            factor[r] *= p.scale_log2;
+            factor[r] =
+                T::low_is_int && nonfinite[r] ? __int_as_float(MXA_F32_NAN) : factor[r] * p.scale_log2;
             offset[r] *= log2_e;
             row_max[r] *= log2_e; /* the sink's logit, until a first maximum */
         }

@@ -104,6 +104,18 @@ __device__ __forceinline__ void registers_lower()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
+/* What this thread stored in shared memory is seen by products and bulk copies that a barrier orders after it. */
+__device__ __forceinline__ void fence_async_proxy()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* The kernel behind may begin once all CTAs have said this. */
+__device__ __forceinline__ void release_kernels_behind()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
 /* Waits until the kernels that this one was launched behind are done and their memory is seen. */
 __device__ __forceinline__ void await_kernels_before()
 {
@@ -111,6 +123,12 @@ __device__ __forceinline__ void await_kernels_before()
 }
 
 /* ---------------------------------------------------------------- bulk tensor copies */
+
+/* The descriptor is wanted soon. */
+__device__ __forceinline__ void tensor_prefetch(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 
 /* One box of a 4-dimensional tensor (dim, seq, head, batch) to shared memory; completes on the barrier. */
 __device__ __forceinline__ void tensor_load(uint32_t dst, const CUtensorMap *map, uint32_t bar, int d, int s,
@@ -143,6 +161,17 @@ __device__ __forceinline__ void store_if(float *to, float x, float y, bool condi
                  "@p st.global.v2.f32 [%0], {%1, %2};\n"
                  "}" ::"l"(to),
                  "f"(x), "f"(y), "r"(int(condition))
+                 : "memory");
+}
+
+__device__ __forceinline__ void store_if(uint4 *to, const uint32_t (&x)[4], bool condition)
+{
+    asm volatile("{\n"
+                 ".reg .pred p;\n"
+                 "setp.ne.b32 p, %5, 0;\n"
+                 "@p st.global.v4.b32 [%0], {%1, %2, %3, %4};\n"
+                 "}" ::"l"(to),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]), "r"(int(condition))
                  : "memory");
 }
 

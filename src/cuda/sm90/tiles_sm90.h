@@ -11,6 +11,7 @@ namespace mxa
 
 constexpr int tile = 128; /* queries and keys of a score tile */
 constexpr int groups = 2; /* of consumers, each with an equal part of the queries */
+constexpr int consumer_warps = 4 * groups;
 constexpr int rows = tile / groups;
 static_assert(rows == 64, "the rows of a wgmma");
 
