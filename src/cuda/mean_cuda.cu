@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The mean of each channel over the first tokens: the additions of the CPU in its order, so its bits. */
 #include "cuda/common/chain_cuda.cuh"
-#include "cuda/quantize_chunk.cuh"
+#include "cuda/common/span_cuda.cuh"
 
 namespace mxa
 {
@@ -48,14 +48,14 @@ __device__ void clear_words(const MeanParams &p)
 }
 
 /* Tokens of a channel as fp64; NaN and Inf count as 0, which changes no sum: a sum never is -0. */
-struct Chunk {
+struct MeanTokens {
     double x[tokens][channels];
     int bad[channels]; /* how many were NaN or Inf */
 };
 
 /* All loads of a thread are under way before the first number is looked at. */
 template <class Bits, class Widen>
-__device__ __forceinline__ void load_tokens(const MeanParams &p, int64_t offset, int n, Chunk &chunk,
+__device__ __forceinline__ void load_tokens(const MeanParams &p, int64_t offset, int n, MeanTokens &chunk,
                                             Widen widen)
 {
     const int first = threadIdx.x / channels, channel = threadIdx.x % channels;
@@ -77,7 +77,7 @@ __device__ __forceinline__ void load_tokens(const MeanParams &p, int64_t offset,
         atomicAdd(&chunk.bad[channel], bad);
 }
 
-__device__ __forceinline__ void load_chunk(const MeanParams &p, int64_t offset, int n, Chunk &chunk)
+__device__ __forceinline__ void load_chunk(const MeanParams &p, int64_t offset, int n, MeanTokens &chunk)
 {
     const mxa_dtype dtype = p.rows.x.dtype;
     if (dtype == MXA_DTYPE_F32)
@@ -90,7 +90,7 @@ __device__ __forceinline__ void load_chunk(const MeanParams &p, int64_t offset, 
 
 __global__ void __launch_bounds__(threads) channel_mean(const __grid_constant__ MeanParams p)
 {
-    __shared__ Chunk chunk;
+    __shared__ MeanTokens chunk;
     const mxa_tensor &x = p.rows.x;
     const int64_t heads = x.shape[1], dim = x.shape[3];
     const MeanRows place = rows_of(p, blockIdx.x / heads, blockIdx.x % heads);
