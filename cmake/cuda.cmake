@@ -55,6 +55,7 @@ mxa_cuda_kernels(mxattn_cuda_common "80;90"
   src/cuda/fill_rows_cuda.cu
   src/cuda/ref/attention_ref_cuda.cu
 )
+target_compile_options(mxattn_cuda_common PRIVATE -Xptxas=-v)
 set(MXA_GENERIC_ARCHITECTURES 80 90)
 if(MXA_NVCC_VERSION VERSION_GREATER_EQUAL 12.8)
   list(APPEND MXA_GENERIC_ARCHITECTURES 100-real 120-real)
@@ -82,7 +83,7 @@ mxa_cuda_kernels(mxattn_cuda_sm90 "90a-real"
   src/cuda/sm90/prefill_launch_sm90.cu
 )
 target_compile_options(mxattn_cuda_sm90 PRIVATE -Xptxas=-v)
-set_target_properties(mxattn_cuda_quantize mxattn_cuda_sm80 mxattn_cuda_sm90
+set_target_properties(mxattn_cuda_common mxattn_cuda_quantize mxattn_cuda_sm80 mxattn_cuda_sm90
                       PROPERTIES CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/ptxas_check.sh)
 add_library(mxattn_cuda MODULE
   src/cuda/attention_call_cuda.c
