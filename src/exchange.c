@@ -89,8 +89,8 @@ static void move_codes(const mxa_exchange *e, int operand, bool into_cache)
                 mxa_kv_is_unread(view.layout, MXA_LOW, operand, token))
                 continue;
             const mxa_kv_rows at = mxa_kv_rows_at(&view, MXA_LOW, operand, sequence, h, token, token + 1);
-            uint8_t *const codes = s->codes + row * s->row_bytes, *const scales =
-                                                                      s->scales + row * s->scale_cols;
+            uint8_t *const codes = s->codes + row * s->row_bytes;
+            uint8_t *const scales = s->scales + row * s->scale_cols;
             if (into_cache) {
                 memcpy(at.codes, codes, (size_t)s->row_bytes);
                 memcpy(at.scales, scales, (size_t)s->scale_cols);

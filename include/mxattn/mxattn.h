@@ -527,7 +527,7 @@ typedef struct mxa_cache_opts {
      * rotate-v), the same for all tokens. NULL: computed, one for each token.
      */
     const float *g_v;
-    int64_t rewind;    /* tokens that mxa_cache_truncate can always take back; they widen the near window */
+    int64_t rewind; /* tokens that mxa_cache_truncate can always take back; they widen the near window */
     /* Pages of each kind. 0: as many as tokens need, allocated by the appends that need them. */
     int64_t pages[MXA_PAGE_KINDS];
     /*
@@ -703,7 +703,8 @@ typedef struct mxa_foreign_rows {
  * export takes the high row of a token where one is held, else its low row, turned back and with its mean,
  * and quantises it by the format's defaults (q8_0 as ggml does it).
  * MXA_ERR_ARG, MXA_ERR_SHAPE the arguments; MXA_ERR_LAYOUT a layout that is none of ggml's, or head_dim or
- * head_dim_v not a multiple of its block; MXA_ERR_ARG a token whose page was removed; MXA_ERR_MEMORY.
+ * head_dim_v not a multiple of its block; MXA_ERR_ARG a token whose page was removed; MXA_ERR_MEMORY;
+ * MXA_ERR_UNSUPPORTED a device's cache.
  */
 MXA_API mxa_status mxa_cache_import_rows(mxa_cache *cache, int64_t b, int64_t n, const mxa_foreign_rows *k,
                                          const mxa_foreign_rows *v);
