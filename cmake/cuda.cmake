@@ -73,7 +73,18 @@ mxa_cuda_kernels(mxattn_cuda_quantize "80;90"
   src/cuda/quantize_piece.cu
 )
 target_compile_options(mxattn_cuda_quantize PRIVATE -fmad=false -Xptxas=-v)
+# Caches: what fills pages, whose bytes are specified as well (code of sm_80 spills one register), and what reads pages of
+# any format, in float64.
+mxa_cuda_kernels(mxattn_cuda_kv "80;90" src/cuda/kv_append_cuda.cu)
+target_compile_options(mxattn_cuda_kv PRIVATE -fmad=false)
+mxa_cuda_kernels(mxattn_cuda_decode_any "80;90" src/cuda/decode/decode_any_cuda.cu)
 # Hopper's own instructions, which run nowhere else. A kernel that spills is an error.
+mxa_cuda_kernels(mxattn_cuda_decode "90a-real"
+  src/cuda/decode/decode_int8_sm90.cu
+  src/cuda/decode/decode_launch_sm90.cu
+  src/cuda/decode/decode_mxfp4_sm90.cu
+)
+target_compile_options(mxattn_cuda_decode PRIVATE -Xptxas=-v)
 mxa_cuda_kernels(mxattn_cuda_sm90 "90a-real"
   src/cuda/sm90/attention_sm90.cu
   src/cuda/sm90/prefill_dim64_sm90.cu
@@ -83,16 +94,22 @@ mxa_cuda_kernels(mxattn_cuda_sm90 "90a-real"
   src/cuda/sm90/prefill_launch_sm90.cu
 )
 target_compile_options(mxattn_cuda_sm90 PRIVATE -Xptxas=-v)
-set_target_properties(mxattn_cuda_common mxattn_cuda_quantize mxattn_cuda_sm80 mxattn_cuda_sm90
+set_target_properties(mxattn_cuda_common mxattn_cuda_decode mxattn_cuda_quantize mxattn_cuda_sm80 mxattn_cuda_sm90
                       PROPERTIES CUDA_COMPILER_LAUNCHER ${PROJECT_SOURCE_DIR}/cmake/ptxas_check.sh)
 add_library(mxattn_cuda MODULE
   src/cuda/attention_call_cuda.c
   src/cuda/attention_layout_cuda.c
   src/cuda/attention_plan_cuda.c
   src/cuda/backend_cuda.c
+  src/cuda/decode/decode_cuda.c
   src/cuda/device_cuda.c
   src/cuda/impls_cuda.c
+  src/cuda/kv_call_cuda.c
+  src/cuda/kv_cuda.c
   $<TARGET_OBJECTS:mxattn_cuda_common>
+  $<TARGET_OBJECTS:mxattn_cuda_decode>
+  $<TARGET_OBJECTS:mxattn_cuda_decode_any>
+  $<TARGET_OBJECTS:mxattn_cuda_kv>
   $<TARGET_OBJECTS:mxattn_cuda_quantize>
   $<TARGET_OBJECTS:mxattn_cuda_sm80>
   $<TARGET_OBJECTS:mxattn_cuda_sm90>

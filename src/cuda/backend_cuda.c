@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda/attention_plan_cuda.h"
+#include "cuda/kv_cuda.h"
 #include "format/format.h"
 
 /* Does an entry of the list run on arch; least: the smallest that one runs on, 0 without entries. */
@@ -218,6 +219,7 @@ const mxa_cuda_backend *mxa_cuda_backend_table(void)
         .quantize = quantize,
         .dequantize = dequantize,
         .channel_mean = channel_mean,
+        .kv = &mxa_cuda_kv_ops,
     };
     return &table;
 }

@@ -164,21 +164,31 @@ __device__ inline void make_mean(const mxa_cuda_kv &kv, int64_t b, int64_t h)
 }
 
 /* Once all rows of the first tile are stored, the last block to come makes its mean. */
-__device__ inline void end_first_tile(const mxa_cuda_kv_append &a, const KvSpan &s, KvShared &shared)
+__device__ inline void end_first_tile(const mxa_cuda_kv_append &a, int64_t b, KvShared &shared)
 {
     __syncthreads();
     if (threadIdx.x == 0) {
         order_memory();
-        shared.is_last = draw_ticket(a.kv.tickets + a.kv.batch + s.b) == blocks_of_sequence(a) - 1;
+        shared.is_last = draw_ticket(a.kv.tickets + a.kv.batch + b) == blocks_of_sequence(a) - 1;
         order_memory();
     }
     __syncthreads();
     if (!shared.is_last)
         return;
     if (threadIdx.x == 0)
-        a.kv.tickets[a.kv.batch + s.b] = 0;
+        a.kv.tickets[a.kv.batch + b] = 0;
     for (int64_t h = 0; h < a.kv.heads_kv; h++)
-        make_mean(a.kv, s.b, h);
+        make_mean(a.kv, b, h);
+}
+
+/* The last block that has read the length lets it grow. All threads of the block have read it. */
+__device__ inline void draw_and_grow(const mxa_cuda_kv_append &a, const KvSpan &s)
+{
+    if (draw_ticket(a.kv.tickets + s.b) != blocks_of_sequence(a) - 1)
+        return;
+    a.kv.tickets[s.b] = 0;
+    if (a.lengths)
+        a.kv.lengths[s.b] = s.length + s.count;
 }
 
 /* each: channels of a lane, for rows that are in registers; 0: none are. */
@@ -186,18 +196,13 @@ template <int each>
 __device__ inline void append_block(const mxa_cuda_kv_append &a, unsigned block, KvShared &shared)
 {
     const KvSpan s = find_kv_span(a, block);
-    unsigned ticket = 0;
-    __syncthreads(); /* all have read the length, which grows when the last block has */
-    if (threadIdx.x == 0)
-        ticket = draw_ticket(a.kv.tickets + s.b);
+    const bool ends_tile = a.means && s.length < MXA_TILE && s.length + s.count >= MXA_TILE;
+    __syncthreads();
+    if (threadIdx.x == kv_threads - 1) /* of the last warp, which has the fewest rows */
+        draw_and_grow(a, s);
     store_span<each>(a, s, shared);
-    if (a.means && s.length < MXA_TILE && s.length + s.count >= MXA_TILE)
-        end_first_tile(a, s, shared);
-    if (threadIdx.x == 0 && ticket == blocks_of_sequence(a) - 1) {
-        a.kv.tickets[s.b] = 0;
-        if (a.lengths)
-            a.kv.lengths[s.b] = s.length + s.count;
-    }
+    if (ends_tile)
+        end_first_tile(a, s.b, shared);
 }
 
 } // namespace mxa

@@ -111,7 +111,11 @@ void view_of(const mxa_decode_job *job, HostView &host)
     }
     for (size_t i = 0; i < host.tables.size(); i++)
         host.sequences[i / MXA_COPIES].table[i % MXA_COPIES] = host.tables[i].data();
-    host.view = { l, host.sequences.data(), { host.pages[MXA_LOW].data(), host.pages[MXA_HIGH].data() } };
+    host.view = mxa_kv_view{};
+    host.view.layout = l;
+    host.view.sequences = host.sequences.data();
+    for (int copy = 0; copy < MXA_COPIES; copy++)
+        host.view.pages[copy] = host.pages[copy].data();
 }
 
 mxa_status find(int device)
