@@ -33,7 +33,7 @@ tracked() {
 
 mapfile -t sources < <(tracked '*.c' '*.h' '*.cpp' '*.cu' '*.cuh')
 mapfile -t library < <(tracked 'src/')
-mapfile -t outside_cuda < <(printf '%s\n' "${sources[@]}" | grep -vE '^(src|tests)/cuda/')
+mapfile -t outside_cuda < <(printf '%s\n' "${sources[@]}" | grep -vE '^((src|tests)/cuda|bench/gpu)/')
 mapfile -t users < <(tracked 'cli/*.[ch]' 'tests/api/*.[ch]*' 'examples/*.[ch]')
 mapfile -t scripts < <(tracked '*.py' '*.sh' '*.in' '*CMakeLists.txt' '*.cmake' '*.map' Makefile .ci/run .clang-format .clang-tidy)
 # Tensors and what fuzzers feed are no text.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Rows behind the device's lengths go to the pages that the device's tables name. A length grows once all
- * blocks of its sequence have read it; the mean of smooth-K's PREFIX is made by the last block that has stored
- * its rows of the first tile. So an append of one token is one launch.
+ * blocks of its sequence have read it; the mean of smooth-K's PREFIX is made by the last block that has
+ * stored its rows of the first tile. So an append of one token is one launch.
  */
 #ifndef MXA_CUDA_KV_APPEND_CUDA_CUH
 #define MXA_CUDA_KV_APPEND_CUDA_CUH

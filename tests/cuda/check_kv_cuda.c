@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Caches of a device against those of the CPU, by the public interface: after random appends in random chunks,
- * cuts, forks and files their saved bytes are the same, and their results agree. With --exact (a backend whose
- * attends are the CPU's) to the bit. Without a device it is skipped.
+ * Caches of a device against those of the CPU, by the public interface: after random appends in random
+ * chunks, cuts, forks and files their saved bytes are the same, and their results agree. With --exact (a
+ * backend whose attends are the CPU's) to the bit. Without a device it is skipped.
  */
 #include "kv_pair.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A CUDA runtime without a GPU, whose work is done at once. Device memory is the host's, whoever allocated it.
- * The words in MXA_FAKE: "capture", streams record graphs; "host", memory is none of the device's; "full",
- * nothing is free.
+ * A CUDA runtime without a GPU, whose work is done at once. Device memory is the host's, whoever allocated
+ * it. The words in MXA_FAKE: "capture", streams record graphs; "host", memory is none of the device's;
+ * "full", nothing is free.
  */
 #include <cuda.h>
 #include <cuda_runtime_api.h>

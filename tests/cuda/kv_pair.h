@@ -14,8 +14,8 @@ typedef struct kv_pair {
     mxa_cache_opts opts; /* the CPU's */
     mxa_recipe recipe;
     float *mean;
-    bool exact; /* results are the same to the bit */
-    bool tame;  /* all numbers are normal; others are compared where results are exact only */
+    bool exact;                 /* results are the same to the bit */
+    bool tame;                  /* all numbers are normal; others are compared where results are exact only */
     int64_t appended[KV_BATCH]; /* by the last append */
 } kv_pair;
 
@@ -23,8 +23,9 @@ bool kv_create(kv_pair *p, const char *recipe, bool exact);
 void kv_free(kv_pair *p);
 
 /*
- * Random rows of random types and strides; nonfinite: NaN and Inf too. booked: the device's tokens are booked,
- * then come as a captured append brings them (of the backend without a device only, which runs it at once).
+ * Random rows of random types and strides; nonfinite: NaN and Inf too. booked: the device's tokens are
+ * booked, then come as a captured append brings them (of the backend without a device only, which runs it at
+ * once).
  */
 void kv_append(kv_pair *p, const int64_t *counts, bool nonfinite, bool booked);
 
