@@ -11,7 +11,11 @@ extern "C" {
 namespace
 {
 
-constexpr int threads = 128, lanes = 32, stack_bytes = 256 << 10, slot_bytes = 64;
+#ifndef EMULATED_THREADS
+#define EMULATED_THREADS 128
+#endif
+
+constexpr int threads = EMULATED_THREADS, lanes = 32, stack_bytes = 256 << 10, slot_bytes = 64;
 
 /* Threads wait here until as many have come. */
 struct Barrier {

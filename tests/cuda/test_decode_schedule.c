@@ -40,6 +40,17 @@ static mxa_tile_map pick_map(void)
     return m;
 }
 
+static int near(int64_t window)
+{
+    return (int)mxa_min(window, MXA_DECODE_FAR);
+}
+
+static mxa_decode_span span_of(const mxa_tile_map *m)
+{
+    return (mxa_decode_span){ (int)m->q_len,        (int)m->kv_len,       (int)m->q_offset,
+                              near(m->window_left), near(m->diag_window), near(m->sink_window) };
+}
+
 /* Each key that the pass sees is in one unit, of the precision of its tile. */
 static void check_units(const mxa_tile_map *m, const mxa_decode_pass *p, int group, const mxa_decode_keys *k)
 {
@@ -47,6 +58,11 @@ static void check_units(const mxa_tile_map *m, const mxa_decode_pass *p, int gro
     memset(times, 0, sizeof times);
     assert_int_equal(mxa_decode_segment_first(k, 0), 0);
     assert_int_equal(mxa_decode_segment_first(k, k->segments), k->units);
+    for (int i = 0, segment = 0; i <= k->units; i++) {
+        while (segment < k->segments && mxa_decode_segment_first(k, segment) < i)
+            segment++;
+        assert_int_equal(mxa_decode_segment_from(k, i), segment);
+    }
     for (int i = 0; i < k->units; i++) {
         const mxa_decode_unit u = mxa_decode_unit_at(k, i);
         const int n = u.high ? MXA_DECODE_HIGH_KEYS : MXA_DECODE_LOW_KEYS;
@@ -71,16 +87,17 @@ static void test_schedule(void **unused)
     (void)unused;
     for (int round = 0; round < ROUNDS; round++) {
         const mxa_tile_map m = pick_map();
+        const mxa_decode_span span = span_of(&m);
         const int group = pick(1, 16), columns = pick(0, 1) ? MXA_DECODE_COLUMNS : 4, most = pick(1, 20);
         uint8_t rows[MXA_DECODE_QUERIES * 16] = { 0 };
         for (int i = 0; i < mxa_decode_passes((int)m.q_len, group, columns); i++) {
-            const mxa_decode_pass p = mxa_decode_pass_at(&m, group, columns, i);
+            const mxa_decode_pass p = mxa_decode_pass_at(&span, group, columns, i);
             for (int c = 0; c < p.n_rows; c++)
                 rows[mxa_decode_query(&p, group, c) * group + (p.first_row + c) % group]++;
             if (p.n_rows == 0)
                 continue;
-            const mxa_decode_keys k = mxa_decode_keys_of(&m, &p, group, most);
-            assert_in_range(k.segments, 1, mxa_decode_segments(m.kv_len, most));
+            const mxa_decode_keys k = mxa_decode_keys_of(&span, &p, group, most);
+            assert_in_range(k.segments, 1, mxa_decode_segments(span.kv_len, most));
             check_units(&m, &p, group, &k);
         }
         for (int r = 0; r < m.q_len * group; r++)

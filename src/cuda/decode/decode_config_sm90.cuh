@@ -10,13 +10,14 @@ namespace mxa
 {
 
 enum class Keys { mxfp4, int8 };
-enum class Values { f16, bf16, int8, fp8, mxfp4 };
+enum class Values { f16, bf16, int8, mxfp4 };
 
 constexpr int decode_warps = 8, decode_threads = 32 * decode_warps;
 constexpr int decode_pairs_most = 1024; /* sequences times passes */
 constexpr int low_slices = MXA_DECODE_LOW_KEYS / MXA_KV_SLICE;
-constexpr float e2m1_unit = 0x1p14f;  /* of E2M1 codes as fp16: decode_fragments.cuh */
-constexpr float e8m0_unit = 2.0f / 3; /* of scales of K: they are 1.5 times the power of two */
+constexpr int two_stages_most = 160 << 10; /* bytes of shared memory */
+constexpr float e2m1_unit = 0x1p14f;       /* of E2M1 codes as fp16: decode_fragments.cuh */
+constexpr float e8m0_unit = 2.0f / 3;      /* of scales of K: they are 1.5 times the power of two */
 static_assert(decode_warps == MXA_DECODE_COLUMNS, "a warp prepares and stores a column");
 
 /* paired: all eight columns of products are queries; else four are, at the even ones. */
@@ -45,6 +46,7 @@ struct Config {
     static constexpr int v_bytes = v_codes + MXA_DECODE_LOW_KEYS * v_extra;
     static constexpr int k_stage = k_bytes > high_bytes ? k_bytes : high_bytes;
     static constexpr int v_stage = v_bytes > high_bytes ? v_bytes : high_bytes;
+    static constexpr int stages = 2 * decode_warps * (k_stage + v_stage) <= two_stages_most ? 2 : 1;
     static_assert(k_stage % 16 == 0 && v_stage % 16 == 0, "bulk copies");
 };
 
@@ -52,6 +54,7 @@ struct DecodeParams {
     mxa_decode_params d;
     mxa_decode_span span; /* windows */
     int batch, heads_kv, passes, segments_wanted, segment_stride;
+    unsigned page_tiles, page_reciprocal; /* tiles of a page, and 2^32 / page_tiles rounded up */
     bool rotate_q, q_fp8, pv_f16;
     float *parts; /* [pair][heads_kv][segment_stride][columns * (dim + 2)] */
 };
@@ -66,12 +69,12 @@ struct Item {
 
 template <class C>
 struct DecodeShared {
-    alignas(128) uint8_t ring[decode_warps][C::k_stage + C::v_stage];
+    alignas(128) uint8_t ring[decode_warps][C::stages][C::k_stage + C::v_stage];
     union {
         float o[decode_warps][4][C::dim + 8]; /* of the warps, four columns at a time */
         struct {
             float weights[MXA_DECODE_COLUMNS][MXA_DECODE_SEGMENTS];
-            float sums[MXA_DECODE_COLUMNS][C::dim];
+            float4 sums[2][MXA_DECODE_COLUMNS * C::dim / 4]; /* of every second part */
         } parts;
         RowShared row;
     };
@@ -80,8 +83,9 @@ struct DecodeShared {
     int seen_first[MXA_DECODE_COLUMNS], seen_last[MXA_DECODE_COLUMNS];
     float max[decode_warps][MXA_DECODE_COLUMNS], sum[decode_warps][MXA_DECODE_COLUMNS];
     float sum_of_parts[MXA_DECODE_COLUMNS];
-    Item items[4];
-    uint64_t barriers[decode_warps][2];
+    Item items[3];
+    uint64_t barriers[decode_warps][C::stages][2];
+    uint32_t warp_units[decode_warps];
     uint32_t scan[decode_pairs_most + 1];
     uint32_t units_end; /* where the next block's begin */
     uint32_t last;

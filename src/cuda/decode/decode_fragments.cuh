@@ -33,12 +33,6 @@ __device__ __forceinline__ Fragment bytes_to_f16(uint32_t low, uint32_t high)
                subtract_pairs_f16(__byte_perm(high, thousands, 0x4342), offset) } };
 }
 
-__device__ __forceinline__ Fragment e4m3_to_f16(uint32_t low, uint32_t high)
-{
-    return { { pair_of_e4m3(uint16_t(low)), pair_of_e4m3(uint16_t(low >> 16)), pair_of_e4m3(uint16_t(high)),
-               pair_of_e4m3(uint16_t(high >> 16)) } };
-}
-
 /* 1.5 * 2^(b - 127) of byte number i of w, NaN for the byte of NaN, 2^-127 for 0. */
 __device__ __forceinline__ float scale_of_byte(uint32_t w, int i)
 {

@@ -26,7 +26,7 @@ Shape shape_of(const mxa_decode_job *job)
     s.heads_kv = job->layout->heads_kv;
     s.n = int(mxa_min(job->q.shape[2], MXA_DECODE_QUERIES));
     s.group = int(job->q.shape[1] / s.heads_kv);
-    s.paired = s.n * s.group > MXA_DECODE_COLUMNS / 2;
+    s.paired = s.n * s.group > MXA_DECODE_COLUMNS / 2 || job->q.shape[3] == 64;
     s.columns = s.paired ? MXA_DECODE_COLUMNS : MXA_DECODE_COLUMNS / 2;
     s.passes = mxa_decode_passes(s.n, s.group, s.columns);
     s.segments_wanted = mxa_decode_segments_wanted(
@@ -57,10 +57,10 @@ const char *refuses_formats(const mxa_decode_job *job)
         return "has high keys in bf16 only";
     if (is_plain(v.info->format))
         return v.info->format == pv ? nullptr : "has values in 16 bits only where P has their type";
-    const bool bytes = v.info->format == MXA_FORMAT_INT8 || v.info->format == MXA_FORMAT_FP8;
-    if (!(bytes && v.level == MXA_LEVEL_TOKEN) &&
-        !(v.info->format == MXA_FORMAT_MXFP4 && v.level == MXA_LEVEL_NONE))
-        return "has values in 16 bits, int8, fp8 and mxfp4 only";
+    if (v.info->format == MXA_FORMAT_INT8 && v.level == MXA_LEVEL_TOKEN)
+        return nullptr;
+    if (v.info->format != MXA_FORMAT_MXFP4 || v.level != MXA_LEVEL_NONE || k.info->format != MXA_FORMAT_MXFP4)
+        return "has values in 16 bits and int8, and in mxfp4 beside such keys";
     return nullptr;
 }
 
@@ -90,7 +90,6 @@ Values values_of(mxa_format format)
     case MXA_FORMAT_F16: return Values::f16;
     case MXA_FORMAT_BF16: return Values::bf16;
     case MXA_FORMAT_INT8: return Values::int8;
-    case MXA_FORMAT_FP8: return Values::fp8;
     default: return Values::mxfp4;
     }
 }
@@ -116,6 +115,8 @@ DecodeParams params_of(const mxa_decode_job *job, const Shape &s)
     p.span.window_left = int(mxa_min(p.d.window_left, MXA_DECODE_FAR));
     p.span.diag_window = int(mxa_min(p.d.diag_window, MXA_DECODE_FAR));
     p.span.sink_window = int(mxa_min(p.d.sink_window, MXA_DECODE_FAR));
+    p.page_tiles = unsigned(job->layout->page_tokens / MXA_DECODE_LOW_KEYS);
+    p.page_reciprocal = unsigned(((UINT64_C(1) << 32) + p.page_tiles - 1) / p.page_tiles);
     p.rotate_q = job->q_copies[MXA_LOW].rotate;
     p.q_fp8 = job->q_copies[MXA_LOW].info->format == MXA_FORMAT_FP8;
     p.pv_f16 = job->layout->pv == MXA_PV_F16;

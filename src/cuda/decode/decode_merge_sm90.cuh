@@ -86,6 +86,7 @@ __device__ __forceinline__ void store_part(const DecodeParams &p, const Item &it
     for (int c = 0; c < C::lane_columns; c++) {
         share_outputs(t, c, s);
         __syncthreads();
+#pragma unroll 1
         for (int i = int(threadIdx.x); i < 4 * C::dim; i += decode_threads) {
             const int column = i / C::dim, d = i % C::dim;
             float sum = 0;
@@ -102,11 +103,9 @@ template <class C>
 __device__ __forceinline__ void count_part(const DecodeParams &p, const Item &item, DecodeShared<C> &s)
 {
     uint32_t *const counter = p.d.counters + item.pair * p.heads_kv + item.h_kv;
-    __threadfence();
-    s.last = atomicAdd(counter, 1) + 1 == uint32_t(item.keys.segments);
+    s.last = add_in_order(counter, 1) + 1 == uint32_t(item.keys.segments);
     if (s.last)
         *counter = 0;
-    __threadfence();
 }
 
 /* Weights of all parts of a column by one warp, and its LSE's two numbers. */
@@ -114,18 +113,25 @@ template <class C>
 __device__ __forceinline__ void weigh_parts(const DecodeParams &p, const Item &item, int column, float sink,
                                             DecodeShared<C> &s, float &largest, float &sum)
 {
-    const int segments = item.keys.segments;
+    constexpr int each = MXA_DECODE_SEGMENTS / 32;
     const float *const part = part_at<C>(p, item, 0) + C::columns * C::dim + column;
+    float maxima[each], sums[each];
+    for (int i = 0; i < each; i++) {
+        const bool has = i * 32 + lane_of() < item.keys.segments;
+        const float *const from = part + (i * 32 + lane_of()) * part_floats<C>;
+        maxima[i] = has ? __ldcg(from) : -INFINITY;
+        sums[i] = has ? __ldcg(from + C::columns) : 0;
+    }
     largest = sink;
-    for (int i = lane_of(); i < segments; i += 32)
-        largest = fmaxf(largest, __ldcg(part + i * part_floats<C>));
+    for (const float max : maxima)
+        largest = fmaxf(largest, max);
     for (int lanes = 16; lanes > 0; lanes /= 2)
         largest = fmaxf(largest, __shfl_xor_sync(~0u, largest, lanes));
     sum = 0;
-    for (int i = lane_of(); i < segments; i += 32) {
-        const float weight = weight_of(__ldcg(part + i * part_floats<C>), largest);
-        s.parts.weights[column][i] = weight;
-        sum += weight * __ldcg(part + i * part_floats<C> + C::columns);
+    for (int i = 0; i < each; i++) {
+        const float weight = weight_of(maxima[i], largest);
+        s.parts.weights[column][i * 32 + lane_of()] = weight;
+        sum += weight * sums[i];
     }
     for (int lanes = 16; lanes > 0; lanes /= 2)
         sum += __shfl_xor_sync(~0u, sum, lanes);
@@ -153,13 +159,14 @@ __device__ __forceinline__ bool store_column(const DecodeParams &p, const Item &
     const int64_t i = item.pass.first_query + row / group;
     const int64_t h = int64_t(item.h_kv) * group + row % group;
     const bool has = lane_of() < C::dim / lane_elements;
-    const int d = lane_of() * lane_elements;
+    const int d = lane_of() * lane_elements, at = (column * C::dim + d) / lane_elements;
     const float inverse = 1.0f / sum;
-    float x[lane_elements] = { 0, 0, 0, 0 };
+    const float4 even = s.parts.sums[0][has ? at : 0], odd = s.parts.sums[1][has ? at : 0];
+    float x[lane_elements] = { even.x + odd.x, even.y + odd.y, even.z + odd.z, even.w + odd.w };
     bool finite = sum > 0 && mxa_f32_is_finite(sum);
-    for (int e = 0; e < lane_elements && has; e++) {
-        x[e] = s.parts.sums[column][d + e] * inverse;
-        finite = finite && mxa_f32_is_finite(x[e]);
+    for (float &e : x) {
+        e = has ? e * inverse : 0.0f;
+        finite = finite && mxa_f32_is_finite(e);
     }
     if (p.d.rotate_v)
         rotate_lanes<C::dim>(x);
@@ -196,6 +203,29 @@ __device__ __noinline__ void attend_carefully(const DecodeParams &p, const Item 
     __syncthreads();
 }
 
+/* One half of the block adds the even parts, the other one the odd ones. */
+template <class C>
+__device__ __forceinline__ void add_parts(const DecodeParams &p, const Item &item, DecodeShared<C> &s)
+{
+    constexpr int threads = decode_threads / 2;
+    const int first = int(threadIdx.x) / threads;
+    const auto *const parts = reinterpret_cast<const float4 *>(part_at<C>(p, item, 0));
+#pragma unroll 1
+    for (int at = int(threadIdx.x) % threads; at < item.pass.n_rows * C::dim / 4; at += threads) {
+        const float *const weights = s.parts.weights[at * 4 / C::dim];
+        float4 x = {};
+#pragma unroll 8
+        for (int i = first; i < item.keys.segments; i += 2) {
+            const float4 part = __ldcg(parts + i * (part_floats<C> / 4) + at);
+            x.x += weights[i] * part.x;
+            x.y += weights[i] * part.y;
+            x.z += weights[i] * part.z;
+            x.w += weights[i] * part.w;
+        }
+        s.parts.sums[first][at] = x;
+    }
+}
+
 template <class C>
 __device__ __forceinline__ void merge_parts(const DecodeParams &p, const Item &item, DecodeShared<C> &s)
 {
@@ -208,14 +238,7 @@ __device__ __forceinline__ void merge_parts(const DecodeParams &p, const Item &i
         weigh_parts(p, item, warp, sink, s, largest, sum);
     }
     __syncthreads();
-    const float *const parts = part_at<C>(p, item, 0);
-    for (int at = int(threadIdx.x); at < item.pass.n_rows * C::dim; at += decode_threads) {
-        const float *const weights = s.parts.weights[at / C::dim];
-        float x = 0;
-        for (int i = 0; i < item.keys.segments; i++)
-            x += weights[i] * __ldcg(parts + int64_t(i) * part_floats<C> + at);
-        s.parts.sums[at / C::dim][at % C::dim] = x;
-    }
+    add_parts(p, item, s);
     __syncthreads();
     const bool good = !used || store_column(p, item, warp, largest, sum, s);
     if (lane_of() == 0)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Instances for K in MXFP4. */
+/* Instances for K in MXFP4: V in 16 bits, INT8 and MXFP4. Of dim 64 all columns are taken for queries. */
 #include "cuda/decode/decode_kernels_sm90.cuh"
 #include "cuda/decode/decode_sm90.cuh"
 
@@ -19,10 +19,8 @@ template <Values values>
 DecodeKernel instance_of(int dim, bool paired)
 {
     if (dim == 64)
-        return paired ? instance<values, 64, true>() : instance<values, 64, false>();
-    if (dim == 128)
-        return paired ? instance<values, 128, true>() : instance<values, 128, false>();
-    return {};
+        return instance<values, 64, true>();
+    return paired ? instance<values, 128, true>() : instance<values, 128, false>();
 }
 
 } // namespace
@@ -33,8 +31,8 @@ DecodeKernel decode_kernel_mxfp4(Values values, int dim, bool paired)
     case Values::f16: return instance_of<Values::f16>(dim, paired);
     case Values::bf16: return instance_of<Values::bf16>(dim, paired);
     case Values::int8: return instance_of<Values::int8>(dim, paired);
-    case Values::fp8: return instance_of<Values::fp8>(dim, paired);
-    default: return instance_of<Values::mxfp4>(dim, paired);
+    case Values::mxfp4: return instance_of<Values::mxfp4>(dim, paired);
+    default: return {};
     }
 }
 

@@ -24,7 +24,7 @@ __device__ __forceinline__ mxa_decode_span span_of(const DecodeParams &p, int b)
 
 /* The pass and the keys of a pair; units is 0 if it has no queries. */
 template <class C>
-__device__ __forceinline__ void find_pair(const DecodeParams &p, int pair, Item &item)
+__device__ __forceinline__ void set_pair(const DecodeParams &p, int pair, Item &item)
 {
     item.pair = pair;
     item.b = pair / p.passes;
@@ -38,33 +38,21 @@ __device__ __forceinline__ void find_pair(const DecodeParams &p, int pair, Item 
         item.keys = mxa_decode_keys_of(&m, &item.pass, p.d.heads_per_kv, p.segments_wanted);
 }
 
-/* scan[i]: units of all heads before pair i. */
+/* Into shared memory. */
 template <class C>
-__device__ __forceinline__ void scan_pairs(const DecodeParams &p, DecodeShared<C> &s)
+__device__ __noinline__ void find_pair(const DecodeParams &p, int pair, Item &item)
 {
-    const int pairs = p.batch * p.passes;
-    for (int pair = int(threadIdx.x); pair < pairs; pair += decode_threads) {
-        Item item;
-        find_pair<C>(p, pair, item);
-        s.scan[pair + 1] = uint32_t(item.keys.units) * p.heads_kv;
-    }
-    __syncthreads();
-    uint32_t before = 0;
-#pragma unroll 1
-    for (int first = 0; first < pairs && threadIdx.x < 32; first += 32) {
-        const int pair = first + lane_of();
-        uint32_t x = pair < pairs ? s.scan[pair + 1] : 0;
-        for (int lanes = 1; lanes < 32; lanes *= 2) {
-            const uint32_t other = __shfl_up_sync(~0u, x, unsigned(lanes));
-            x += lane_of() >= lanes ? other : 0;
-        }
-        if (pair < pairs)
-            s.scan[pair + 1] = before + x;
-        before += __shfl_sync(~0u, x, 31);
-    }
-    if (threadIdx.x == 0)
-        s.scan[0] = 0;
-    __syncthreads();
+    set_pair<C>(p, pair, item);
+}
+
+/* The units of the block: those of all before it, and those up to its end. */
+template <class C>
+__device__ __forceinline__ uint32_t share_units(uint32_t units, DecodeShared<C> &s)
+{
+    const uint32_t each = units / gridDim.x, more = units - each * gridDim.x;
+    const uint32_t c = blockIdx.x;
+    s.units_end = each * (c + 1) + more * (c + 1) / gridDim.x;
+    return each * c + more * c / gridDim.x;
 }
 
 /* By one thread: the item at item.segment, or what follows where that is none; of this block, or segment -1. */
@@ -89,29 +77,60 @@ __device__ __noinline__ void settle_item(const DecodeParams &p, const DecodeShar
     item.segment = begins < s.units_end ? item.segment : -1;
 }
 
-/* The block's first item. */
+/* scan[i]: units of all heads before pair i; one thread for each of 256 pairs, and more in rounds. */
+template <class C>
+__device__ __forceinline__ void scan_pairs(DecodeShared<C> &s, int first, int pairs, uint32_t units)
+{
+    uint32_t x = units;
+    for (int lanes = 1; lanes < 32; lanes *= 2) {
+        const uint32_t other = __shfl_up_sync(~0u, x, unsigned(lanes));
+        x += lane_of() >= lanes ? other : 0;
+    }
+    if (lane_of() == 31)
+        s.warp_units[threadIdx.x / 32] = x;
+    __syncthreads();
+    uint32_t before = s.scan[first];
+    for (int w = 0; w < int(threadIdx.x) / 32; w++)
+        before += s.warp_units[w];
+    if (first + int(threadIdx.x) < pairs)
+        s.scan[first + int(threadIdx.x) + 1] = before + x;
+    __syncthreads();
+}
+
+/* The block's first item, by the thread that knows its pair. */
 template <class C>
 __device__ __forceinline__ void find_first_item(const DecodeParams &p, DecodeShared<C> &s)
 {
     const int pairs = p.batch * p.passes;
-    const uint64_t units = s.scan[pairs];
-    const uint32_t begin = uint32_t(units * blockIdx.x / gridDim.x);
-    s.units_end = uint32_t(units * (blockIdx.x + 1) / gridDim.x);
-    int low = 0, high = pairs - 1; /* the last pair that begins at or before the unit */
-    while (low < high) {
-        const int middle = (low + high + 1) / 2;
-        if (s.scan[middle] <= begin)
-            low = middle;
-        else
-            high = middle - 1;
+    Item own;
+    own.keys.units = 0;
+    s.scan[0] = 0;
+    s.items[0].segment = -1;
+    int own_pair = int(threadIdx.x);
+#pragma unroll 1
+    for (int first = 0; first < pairs; first += decode_threads) {
+        own.keys.units = 0;
+        own_pair = first + int(threadIdx.x);
+        if (own_pair < pairs)
+            set_pair<C>(p, own_pair, own);
+        scan_pairs(s, first, pairs, uint32_t(own.keys.units) * unsigned(p.heads_kv));
     }
-    Item &item = s.items[0];
-    find_pair<C>(p, low, item);
-    const int rest = int(begin - s.scan[low]);
-    item.h_kv = item.keys.units ? rest / item.keys.units : 0;
-    item.segment =
-        item.keys.units ? mxa_decode_segment_from(&item.keys, rest - item.h_kv * item.keys.units) : 0;
-    settle_item(p, s, item);
+    const uint32_t begin = share_units(s.scan[pairs], s);
+    int pair = int(threadIdx.x);
+    for (; pair < pairs && !(s.scan[pair] <= begin && begin < s.scan[pair + 1]); pair += decode_threads)
+        continue;
+    if (pair < pairs) {
+        Item &item = s.items[0];
+        if (pair == own_pair)
+            item = own;
+        else
+            find_pair<C>(p, pair, item);
+        const int rest = int(begin - s.scan[pair]);
+        item.h_kv = rest / item.keys.units;
+        item.segment = mxa_decode_segment_from(&item.keys, rest - item.h_kv * item.keys.units);
+        settle_item(p, s, item);
+    }
+    __syncthreads();
 }
 
 /* The one behind it. */
@@ -139,10 +158,10 @@ __device__ __forceinline__ const uint8_t *tile_of(const DecodeParams &p, int cop
 {
     const mxa_kv_tiles &tiles = p.d.tiles;
     const unsigned tile = unsigned(key) / MXA_DECODE_LOW_KEYS;
-    const unsigned each = unsigned(tiles.page_tokens) / MXA_DECODE_LOW_KEYS, page = tile / each;
+    const unsigned page = p.page_tiles == 1 ? tile : __umulhi(tile, p.page_reciprocal);
     const uint64_t address = p.d.tables[copy][item.b * p.d.table_pages + page];
     return reinterpret_cast<const uint8_t *>(address) + item.h_kv * tiles.head_bytes[copy] +
-           (tile - page * each) * unsigned(tiles.bytes[copy]);
+           (tile - page * p.page_tiles) * unsigned(tiles.bytes[copy]);
 }
 
 /* Unit number own of the warp's units of an item; lanes ask for different ones. */
@@ -179,11 +198,25 @@ __device__ __forceinline__ int own_units(const Item &item)
     return item.segment >= 0 && behind > 0 ? (behind + decode_warps - 1) / decode_warps : 0;
 }
 
-/* The warp's buffers. */
+/* Buffers of a unit. */
 struct Buffers {
     uint8_t *k, *v;
-    uint32_t k_address, v_address, k_barrier, v_barrier, phase;
+    uint32_t k_barrier, v_barrier, phase;
 };
+
+/* Those of the warp's unit number n since the launch. */
+template <class C>
+__device__ __forceinline__ Buffers buffers_of(DecodeShared<C> &s, uint32_t n)
+{
+    const int warp = int(threadIdx.x) / 32, stage = C::stages == 2 ? n % 2 : 0;
+    Buffers b;
+    b.k = s.ring[warp][stage];
+    b.v = b.k + C::k_stage;
+    b.k_barrier = smem_address(&s.barriers[warp][stage][0]);
+    b.v_barrier = smem_address(&s.barriers[warp][stage][1]);
+    b.phase = n / C::stages % 2;
+    return b;
+}
 
 template <class C>
 __device__ __forceinline__ void load_keys(const Buffers &b, const Source &from)
@@ -193,7 +226,7 @@ __device__ __forceinline__ void load_keys(const Buffers &b, const Source &from)
         return;
     const uint32_t bytes = from.key & 1 ? C::high_bytes : C::k_bytes;
     barrier_expect(b.k_barrier, bytes);
-    bulk_load(b.k_address, from.k, bytes, b.k_barrier);
+    bulk_load(smem_address(b.k), from.k, bytes, b.k_barrier);
 }
 
 template <class C>
@@ -204,7 +237,7 @@ __device__ __forceinline__ void load_values(const Buffers &b, const Source &from
         return;
     const uint32_t bytes = from.key & 1 ? C::high_bytes : C::v_bytes;
     barrier_expect(b.v_barrier, bytes);
-    bulk_load(b.v_address, from.v, bytes, b.v_barrier);
+    bulk_load(smem_address(b.v), from.v, bytes, b.v_barrier);
 }
 
 /* ---------------------------------------------------------------- units */
@@ -239,17 +272,34 @@ __device__ __forceinline__ UnitKeys keys_of_unit(const Item &item, int key)
     return u;
 }
 
+/* The unit behind, and where it goes if there is room for two. */
+struct Next {
+    Source from;
+    Buffers to;
+    bool has;
+};
+
+template <class C>
+__device__ __forceinline__ void load_ahead(const Next &next)
+{
+    if (C::stages == 1 || !next.has)
+        return;
+    load_keys<C>(next.to, next.from);
+    load_values<C>(next.to, next.from);
+}
+
 template <class C>
 __device__ __forceinline__ void attend_high(const DecodeParams &p, const Buffers &b, const UnitKeys &u,
-                                            const Source &next, bool has_next, const LaneQueries<C> &q,
+                                            const Next &next, const LaneQueries<C> &q,
                                             const DecodeShared<C> &s, Sums<C> &t)
 {
     Scores<C, 1> x;
     const float none[C::lane_columns] = {};
     barrier_wait(b.k_barrier, b.phase);
+    load_ahead<C>(next);
     scores_high(b.k, s.q_high, x);
-    if (has_next)
-        load_keys<C>(b, next);
+    if (C::stages == 1 && next.has)
+        load_keys<C>(b, next.from);
     finish_scores(x, q.high_factor, none, u, s);
     softmax(x, t);
     for (int unit = 0; unit < C::units && !C::wide_values; unit++)
@@ -259,23 +309,23 @@ __device__ __forceinline__ void attend_high(const DecodeParams &p, const Buffers
         values_wide<C, 1, true>(b.v, x, u, t);
     else
         values_wide<C, 1, false>(b.v, x, u, t);
-    if (has_next)
-        load_values<C>(b, next);
+    if (C::stages == 1 && next.has)
+        load_values<C>(b, next.from);
 }
 
 template <class C>
-__device__ __forceinline__ void attend_low(const Buffers &b, const UnitKeys &u, const Source &next,
-                                           bool has_next, const LaneQueries<C> &q, const DecodeShared<C> &s,
-                                           Sums<C> &t)
+__device__ __forceinline__ void attend_low(const Buffers &b, const UnitKeys &u, const Next &next,
+                                           const LaneQueries<C> &q, const DecodeShared<C> &s, Sums<C> &t)
 {
     Scores<C, low_slices> x;
     barrier_wait(b.k_barrier, b.phase);
+    load_ahead<C>(next);
     if constexpr (C::keys == Keys::mxfp4)
         scores_mxfp4<C>(b.k, q.q, x);
     else
         scores_int8<C>(b.k, q.q, x);
-    if (has_next)
-        load_keys<C>(b, next);
+    if (C::stages == 1 && next.has)
+        load_keys<C>(b, next.from);
     finish_scores(x, q.low_factor, q.bias, u, s);
     softmax(x, t);
     barrier_wait(b.v_barrier, b.phase);
@@ -285,8 +335,8 @@ __device__ __forceinline__ void attend_low(const Buffers &b, const UnitKeys &u, 
         values_mxfp4(b.v, x, u, t);
     else
         values_bytes(b.v, x, u, t);
-    if (has_next)
-        load_values<C>(b, next);
+    if (C::stages == 1 && next.has)
+        load_values<C>(b, next.from);
 }
 
 /* ---------------------------------------------------------------- the kernel */
@@ -303,31 +353,23 @@ __device__ inline void clear_rest(const DecodeParams &p)
 }
 
 template <class C>
-__device__ __forceinline__ Buffers make_buffers(DecodeShared<C> &s)
+__device__ __forceinline__ void make_barriers(DecodeShared<C> &s)
 {
-    const int warp = int(threadIdx.x) / 32;
-    Buffers b;
-    b.k = s.ring[warp];
-    b.v = s.ring[warp] + C::k_stage;
-    b.k_address = smem_address(b.k);
-    b.v_address = smem_address(b.v);
-    b.k_barrier = smem_address(&s.barriers[warp][0]);
-    b.v_barrier = smem_address(&s.barriers[warp][1]);
-    b.phase = 0;
-    if (lane_of() == 0) {
+    if (lane_of() != 0)
+        return;
+    for (uint32_t stage = 0; stage < C::stages; stage++) {
+        const Buffers b = buffers_of(s, stage);
         barrier_init(b.k_barrier, 1);
         barrier_init(b.v_barrier, 1);
-        fence_barrier_init();
     }
-    __syncwarp();
-    return b;
+    fence_barrier_init();
 }
 
 /* All of the warp's units of an item. The last one loads the first of the next item. True if there was one. */
 template <class C>
 __device__ __forceinline__ void attend_item(const DecodeParams &p, const Item &item, Source batch,
-                                            const Source &next_item, bool next_has, Buffers &b,
-                                            const LaneQueries<C> &q, const DecodeShared<C> &s, Sums<C> &t)
+                                            const Source &next_item, bool next_has, uint32_t &units,
+                                            const LaneQueries<C> &q, DecodeShared<C> &s, Sums<C> &t)
 {
     const int n = own_units(item);
     Source now = source_of_lane(batch, 0);
@@ -337,15 +379,15 @@ __device__ __forceinline__ void attend_item(const DecodeParams &p, const Item &i
             batch = find_source<C>(p, item, own + 1 + lane_of());
         const Source from = { last ? next_item.k : batch.k, last ? next_item.v : batch.v,
                               last ? next_item.key : batch.key };
-        const Source next = source_of_lane(from, last ? 0 : (own + 1) % 32);
+        const Next next = { source_of_lane(from, last ? 0 : (own + 1) % 32), buffers_of(s, units + 1),
+                            !last || next_has };
         const UnitKeys u = keys_of_unit(item, now.key);
-        const bool has_next = !last || next_has;
         if (now.key & 1)
-            attend_high(p, b, u, next, has_next, q, s, t);
+            attend_high(p, buffers_of(s, units), u, next, q, s, t);
         else
-            attend_low(b, u, next, has_next, q, s, t);
-        b.phase ^= 1;
-        now = next;
+            attend_low(buffers_of(s, units), u, next, q, s, t);
+        units++;
+        now = next.from;
     }
 }
 
@@ -354,37 +396,33 @@ __global__ void __launch_bounds__(decode_threads, 1) decode_sm90(const __grid_co
 {
     extern __shared__ __align__(128) uint8_t memory[];
     DecodeShared<C> &s = *reinterpret_cast<DecodeShared<C> *>(memory);
-    Buffers buffers = make_buffers(s);
+    make_barriers(s);
+    uint32_t units = 0; /* of the warp so far */
     await_kernels_before();
-    scan_pairs(p, s);
-    if (threadIdx.x == 0) {
-        find_first_item(p, s);
-        find_next_item(p, s, s.items[0], s.items[1]);
-        s.last = false;
-    }
-    __syncthreads();
+    s.last = false;
+    find_first_item(p, s);
     Source batch = find_source<C>(p, s.items[0], lane_of());
     LaneQueries<C> queries;
     bool loaded = false; /* the warp's first unit of the item */
     for (int k = 0;; k++) {
-        const Item &item = s.items[k % 4], &next = s.items[(k + 1) % 4], &before = s.items[(k + 3) % 4];
+        Item &item = s.items[k % 3], &next = s.items[(k + 1) % 3], &before = s.items[(k + 2) % 3];
         const bool has = item.segment >= 0;
         Sums<C> sums;
         clear_sums(sums);
         if (has) {
             if (!loaded && own_units(item) > 0) {
-                load_keys<C>(buffers, source_of_lane(batch, 0));
-                load_values<C>(buffers, source_of_lane(batch, 0));
+                load_keys<C>(buffers_of(s, units), source_of_lane(batch, 0));
+                load_values<C>(buffers_of(s, units), source_of_lane(batch, 0));
             }
+            if (threadIdx.x == decode_threads - 32)
+                find_next_item(p, s, item, next);
             if (k == 0 || item.pair != before.pair || item.h_kv != before.h_kv)
                 prepare_column(p, item, s);
             __syncthreads();
             load_lane_queries(s, queries);
             const Source next_batch = find_source<C>(p, next, lane_of());
             loaded = own_units(item) > 0 && own_units(next) > 0;
-            if (threadIdx.x == decode_threads - 1)
-                find_next_item(p, s, next, s.items[(k + 2) % 4]);
-            attend_item(p, item, batch, next_batch, loaded, buffers, queries, s, sums);
+            attend_item(p, item, batch, next_batch, loaded, units, queries, s, sums);
             batch = next_batch;
         }
         __syncthreads();

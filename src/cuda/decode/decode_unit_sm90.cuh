@@ -320,8 +320,8 @@ __device__ __forceinline__ void values_bytes(const uint8_t *v, Scores<C, low_sli
         for (int tile = 0; tile < C::channel_tiles; tile += 2) {
             const uint4 w =
                 load_words(v + ((slice * C::channel_tiles + tile) / 2 * 32 + lane_of()) * MXA_KV_LANE_BYTES);
-            const Fragment first = C::values == Values::fp8 ? e4m3_to_f16(w.x, w.y) : bytes_to_f16(w.x, w.y);
-            const Fragment second = C::values == Values::fp8 ? e4m3_to_f16(w.z, w.w) : bytes_to_f16(w.z, w.w);
+            const Fragment first = bytes_to_f16(w.x, w.y);
+            const Fragment second = bytes_to_f16(w.z, w.w);
             multiply_f16(t.o[tile], first.a[0], first.a[1], first.a[2], first.a[3], b0, b1);
             multiply_f16(t.o[tile + 1], second.a[0], second.a[1], second.a[2], second.a[3], b0, b1);
         }
@@ -389,6 +389,7 @@ __device__ __forceinline__ void refit_scales(uint8_t *scales, const UnitKeys &u,
             w += (w >> 8 * i & 0xFF) == 0 ? ref << 8 * i : 0;
         words[k * 32] = w;
     }
+    fence_async_proxy(); /* a bulk copy writes there next */
     __syncwarp();
     for (int block = 0; block < C::blocks; block++) {
         const int of_block = int(__shfl_sync(~0u, ref, block));

@@ -1,7 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One wrapper for each PTX instruction that decode kernels use beside those of sm90/ptx_sm90.cuh. */
+/*
+ * One wrapper for each PTX instruction that decode kernels use beside those of sm90/ptx_sm90.cuh. A host test
+ * includes its own instead.
+ */
 #ifndef MXA_CUDA_PTX_DECODE_SM90_CUH
 #define MXA_CUDA_PTX_DECODE_SM90_CUH
+
+#ifdef MXA_EMULATED_DECODE
+#include MXA_EMULATED_DECODE
+#else
 
 #include "cuda/sm90/ptx_sm90.cuh"
 
@@ -84,6 +91,17 @@ __device__ __forceinline__ uint16_t e4m3_of_pair(float low, float high)
     return r;
 }
 
+/* What the block stored before is seen by whoever adds later, and what earlier ones stored is seen here. */
+__device__ __forceinline__ uint32_t add_in_order(uint32_t *counter, uint32_t x)
+{
+    uint32_t before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], %2;"
+                 : "=r"(before)
+                 : "l"(counter), "r"(x)
+                 : "memory");
+    return before;
+}
+
 /* The largest of the warp's numbers. */
 __device__ __forceinline__ uint32_t warp_max(uint32_t x)
 {
@@ -101,4 +119,5 @@ __device__ __forceinline__ uint32_t warp_min(uint32_t x)
 
 } // namespace mxa
 
+#endif
 #endif
