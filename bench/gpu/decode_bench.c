@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What a decode step takes on a GPU, queries quantised inside: graphs of launches over copies of the cache that
- * do not fit the L2 together. Beside it a pure read of as many bytes. Prints a line of JSON for each shape,
- * cache and placement of pages.
+ * What a decode step takes on a GPU, queries quantised inside: graphs of launches over copies of the cache
+ * that do not fit the L2 together. Beside it a pure read of as many bytes. Prints a line of JSON for each
+ * shape, cache and placement of pages.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The decode kernels on a GPU: every entry against the CPU's float64 reference on the same pages, brought into
- * the device's order by the host; repeated, with other pages, and with batch mates. With "time", what a step
- * takes beside a pure read of as many bytes. Without a device it is skipped.
+ * The decode kernels on a GPU: every entry against the CPU's float64 reference on the same pages, brought
+ * into the device's order by the host; repeated, with other pages, and with batch mates. With "time", what
+ * a step takes beside a pure read of as many bytes. Without a device it is skipped.
  */
 #include <cuda_runtime_api.h>
 #include <math.h>

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* In place of the instructions of cuda/decode: a block of threads on the host, whose copies are done at once. */
+/*
+ * In place of the instructions of cuda/decode: a block of threads on the host, whose copies are done at
+ * once.
+ */
 #ifndef EMULATED_DECODE_H
 #define EMULATED_DECODE_H
 

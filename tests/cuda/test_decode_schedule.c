@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The work of decode kernels for random lengths and windows, against attn/tile_map.h: every query and head in
- * one pass, every key that a query sees in one unit of its tile's precision. And the order of a device's page:
- * a bijection, whose bytes are where the A operand of mma.sync has them.
+ * one pass, every key that a query sees in one unit of its tile's precision. And the order of a device's
+ * page: a bijection, whose bytes are where the A operand of mma.sync has them.
  */
 #include <setjmp.h>
 #include <stdarg.h>

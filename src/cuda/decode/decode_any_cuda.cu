@@ -67,7 +67,9 @@ __global__ void __launch_bounds__(any_threads)
     }
 }
 
-/* Formats with block scales in bf16, which holds their numbers exactly; plain copies are read as they come. */
+/*
+ * Formats with block scales in bf16, which holds their numbers exactly; plain copies are read as they come.
+ */
 mxa_cuda_form query_form(const mxa_copy_plan &copy)
 {
     if (!copy.info || !copy.stored)

@@ -48,7 +48,10 @@ typedef struct mxa_cuda_decode_impl {
     int arch;        /* 10 * major + minor that it needs at least */
     bool arch_exact; /* that one only: code for sm_90a runs nowhere else */
 
-    /* Why it does not run a job, a sentence's end such as "has no softcap"; NULL if it does. Reads no pointer. */
+    /*
+     * Why it does not run a job, a sentence's end such as "has no softcap"; NULL if it does. Reads no
+     * pointer.
+     */
     const char *(*refuses)(const mxa_decode_job *job);
 
     /* 0 if they do not fit 63 bits. Reads no device pointer; shapes of q and out count. */
@@ -65,8 +68,8 @@ extern const mxa_cuda_decode_impl mxa_cuda_decode_impls[];
 const mxa_cuda_decode_impl *mxa_cuda_decode_pick(const mxa_decode_job *job);
 
 /*
- * Whatever entry takes the job, and others like it with fewer queries or a smaller max_length. 0 if they do not
- * fit 63 bits.
+ * Whatever entry takes the job, and others like it with fewer queries or a smaller max_length. 0 if they do
+ * not fit 63 bits.
  */
 int64_t mxa_decode_work_bytes(const mxa_decode_job *job);
 

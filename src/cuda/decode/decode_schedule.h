@@ -2,13 +2,14 @@
 /*
  * What the blocks of a decode kernel do, from the lengths: plain functions, so that a host tests them.
  *
- * The queries of a sequence are cut into passes of up to 8 columns (query, head of the group) inside one query
- * tile, since a tile decides the precision. The keys that a pass sees are cut into units, each the work of a
- * warp: slices of 16 keys where tiles are high, tiles of 64 keys where they are low. Units lie in the order
- * high (sink window), low, high (near window). They are cut into segments, the work of a block, whose number
- * follows from the sequence's own length and the size of the batch: a row's bits do not depend on what its
- * batch mates are. Segments are numbered by pair (sequence, pass), head and segment, and block c of G has those
- * that begin in the c-th G-th of all units. Numbers are below 2^30 here: 64-bit divisions take a GPU long.
+ * The queries of a sequence are cut into passes of up to 8 columns (query, head of the group) inside one
+ * query tile, since a tile decides the precision. The keys that a pass sees are cut into units, each the
+ * work of a warp: slices of 16 keys where tiles are high, tiles of 64 keys where they are low. Units lie in
+ * the order high (sink window), low, high (near window). They are cut into segments, the work of a block,
+ * whose number follows from the sequence's own length and the size of the batch: a row's bits do not depend
+ * on what its batch mates are. Segments are numbered by pair (sequence, pass), head and segment, and block
+ * c of G has those that begin in the c-th G-th of all units. Numbers are below 2^30 here: 64-bit divisions
+ * take a GPU long.
  */
 #ifndef MXA_CUDA_DECODE_SCHEDULE_H
 #define MXA_CUDA_DECODE_SCHEDULE_H
@@ -104,9 +105,9 @@ MXA_HD static inline bool mxa_decode_sink_is_high(const mxa_decode_span *m, int 
 }
 
 /*
- * Keys from first to end that are low for a query tile, both whole tiles or first and end. High ones are those
- * of the sink window, a prefix but for the last of its tiles, which a left window may have left, and the near
- * ones, a suffix.
+ * Keys from first to end that are low for a query tile, both whole tiles or first and end. High ones are
+ * those of the sink window, a prefix but for the last of its tiles, which a left window may have left, and
+ * the near ones, a suffix.
  */
 MXA_HD static inline void mxa_decode_low_keys(const mxa_decode_span *m, int q_tile, mxa_decode_keys *k)
 {

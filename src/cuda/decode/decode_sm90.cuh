@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Decode attention of sm_90a (docs/kernels_decode.md): one block a multiprocessor, eight warps that work alone
- * on units of keys, each with its own buffer for K and for V, filled by bulk copies.
+ * Decode attention of sm_90a (docs/kernels_decode.md): one block a multiprocessor, eight warps that work
+ * alone on units of keys, each with its own buffer for K and for V, filled by bulk copies.
  */
 #ifndef MXA_CUDA_DECODE_SM90_CUH
 #define MXA_CUDA_DECODE_SM90_CUH
@@ -55,7 +55,10 @@ __device__ __forceinline__ uint32_t share_units(uint32_t units, DecodeShared<C> 
     return each * c + more * c / gridDim.x;
 }
 
-/* By one thread: the item at item.segment, or what follows where that is none; of this block, or segment -1. */
+/*
+ * By one thread: the item at item.segment, or what follows where that is none; of this block, or segment
+ * -1.
+ */
 template <class C>
 __device__ __noinline__ void settle_item(const DecodeParams &p, const DecodeShared<C> &s, Item &item)
 {
@@ -365,7 +368,9 @@ __device__ __forceinline__ void make_barriers(DecodeShared<C> &s)
     fence_barrier_init();
 }
 
-/* All of the warp's units of an item. The last one loads the first of the next item. True if there was one. */
+/*
+ * All of the warp's units of an item. The last one loads the first of the next item. True if there was one.
+ */
 template <class C>
 __device__ __forceinline__ void attend_item(const DecodeParams &p, const Item &item, Source batch,
                                             const Source &next_item, bool next_has, uint32_t &units,

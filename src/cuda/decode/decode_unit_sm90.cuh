@@ -202,7 +202,10 @@ __device__ __forceinline__ void finish_scores(Scores<C, slices> &s, const float 
             }
 }
 
-/* Column c's sums become relative to a logit that is larger by more than lazy_log2. Lanes of a column agree. */
+/*
+ * Column c's sums become relative to a logit that is larger by more than lazy_log2. Lanes of a column
+ * agree.
+ */
 template <class C>
 __device__ __forceinline__ void raise_max(Sums<C> &t, int c, float largest)
 {

@@ -2,8 +2,9 @@
 /*
  * Where a token's codes, scales and factors lie in a page of a device's KV cache.
  *
- * A page has the records of attn/kv_view.h and their sizes: head h's begins at h * head_bytes. What differs is
- * the order inside a record. It is cut into tiles of 64 tokens (16 where pages are no multiple of 64), each
+ * A page has the records of attn/kv_view.h and their sizes: head h's begins at h * head_bytes. What differs
+ * is the order inside a record. It is cut into tiles of 64 tokens (16 where pages are no multiple of 64),
+ * each
  *
  *   K codes | K scales | K factors | V codes | V scales | V factors
  *
@@ -131,7 +132,10 @@ MXA_HD static inline int mxa_kv_code_at(const mxa_kv_tile_part *p, int token, in
     if (p->bits == 8) /* two products of 16 x 16 lie behind each other, four registers of two bytes each */
         return slice + d / 32 * MXA_KV_CHUNK_BYTES + mxa_kv_lane(d % 16, r, 2) * MXA_KV_LANE_BYTES +
                d % 32 / 16 * 8 + mxa_kv_register(d % 16, r, 2) * 2 + r % 2;
-    /* Four products of 16 x 16; a byte's codes differ by 8 in the channel, its neighbour's by 8 in the token. */
+    /*
+     * Four products of 16 x 16; a byte's codes differ by 8 in the channel, its neighbour's by 8 in the
+     * token.
+     */
     const int row = p->is_v ? d % 8 : r % 8, column = p->is_v ? r % 8 : d % 8;
     return slice + d / 64 * MXA_KV_CHUNK_BYTES + mxa_kv_lane(row, column, 2) * MXA_KV_LANE_BYTES +
            d % 64 / 16 * 4 + column % 2 * 2 + (r < 8 ? 1 : 0);
@@ -175,7 +179,10 @@ MXA_HD static inline int mxa_kv_scale_at(const mxa_kv_tile_part *p, int token, i
     return p->scales + (token - r) * p->scale_cols + (lane * p->scale_cols + c) * 4 + of_lane;
 }
 
-/* From the tile's record to the token's fp32 factor; where codes have no block scale, MXA_KV_G_NAN may be set. */
+/*
+ * From the tile's record to the token's fp32 factor; where codes have no block scale, MXA_KV_G_NAN may be
+ * set.
+ */
 MXA_HD static inline int mxa_kv_g_at(const mxa_kv_tile_part *p, int token)
 {
     return p->g + (p->bits ? mxa_kv_slot(token) : token) * (int)sizeof(float);

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decode steps on a GPU against PyTorch's best bf16 decode, in one run.
 
-decode_bench.py PROGRAM [--out FILE.json] [SHAPE ...]: PROGRAM is check_decode_cuda; a table goes to stdout.
+decode_gpu.py PROGRAM [--out FILE.json] [SHAPE ...]: PROGRAM is check_decode_cuda; a table goes to stdout.
 """
 import argparse
 import json
@@ -72,7 +72,8 @@ def main():
     parser.add_argument("--out")
     args = parser.parse_args()
     rows = []
-    print(f"{'shape':8} {'cache':32} {'pages':9} {'us':>7} {'least':>7} {'most':>7} {'GB/s':>5} {'/read':>6} {'times bf16':>10}")
+    print(f"{'shape':8} {'cache':32} {'pages':9} {'us':>7} {'least':>7} {'most':>7} {'GB/s':>5} {'/read':>6} "
+          f"{'times bf16':>10}")
     for shape in args.shapes:
         torch_us = time_torch(*SHAPES[shape])
         torch.cuda.empty_cache()
@@ -83,8 +84,8 @@ def main():
             row["bf16_us"] = torch_us
             row["times_bf16"] = min(torch_us.values()) / row["us"]
             rows.append(row)
-            print(f"{shape:8} {row['recipe']:32} {row['pages']:9} {row['us']:7.1f} {row['least']:7.1f} {row['most']:7.1f} "
-                  f"{row['gb_s']:5.0f} {row['of_read']:6.2f} {row['times_bf16']:10.2f}", flush=True)
+            print(f"{shape:8} {row['recipe']:32} {row['pages']:9} {row['us']:7.1f} {row['least']:7.1f} "
+                  f"{row['most']:7.1f} {row['gb_s']:5.0f} {row['of_read']:6.2f} {row['times_bf16']:10.2f}", flush=True)
     if args.out:
         with open(args.out, "w", encoding="utf-8") as file:
             json.dump(rows, file, indent=1)
