@@ -110,7 +110,7 @@ uint16_t e4m3_of_pair(float low, float high)
 
 extern "C" {
 
-extern const int check_shorter = 6;
+extern const int check_shorter = 12;
 
 const mxa_cuda_decode_impl mxa_cuda_decode_impls[] = {
     { "sm90", 90, true, mxa_decode_sm90_refuses, mxa_decode_sm90_work_bytes, mxa_decode_sm90 },
