@@ -15,7 +15,7 @@ from typing import Any
 
 try:
     import torch
-    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers import AttentionInterface, AttentionMaskInterface, __version__
 except ImportError as error:
     raise ImportError(
         "mxattn: mxattn.transformers needs PyTorch and Transformers: pip install mxattn[transformers]"
@@ -29,6 +29,12 @@ from .torch import attention_op
 
 __all__ = ["QuantizedCache", "attend", "make_mask", "register"]
 
+OLDEST = 5, 6  # before, masks were asked for by other arguments
+if tuple(int(n) for n in __version__.split(".")[:2]) < OLDEST:
+    raise ImportError(
+        f"mxattn: mxattn.transformers needs Transformers 5.6 or later, this is {__version__}: "
+        "pip install --upgrade mxattn[transformers]"
+    )
 REFUSED = {
     "position_bias": "a bias of positions is no mask that mxattn knows",
     "output_attentions": "attention weights are never in memory; use attn_implementation='eager' for them",

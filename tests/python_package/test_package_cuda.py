@@ -168,7 +168,7 @@ def test_the_cache(recipe, tmp_path):
 
 
 def test_generation():
-    pytest.importorskip("transformers")
+    pytest.importorskip("transformers", minversion="5.6")
     from mxattn.transformers import QuantizedCache
     from tiny_models import logits, padding, tiny, tokens
 

@@ -8,7 +8,7 @@ import mxattn
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers", minversion="5.6")
 
 import mxattn.transformers as mt
 from tiny_models import CONFIGS, error, logits, padding, tiny, tokens
@@ -223,3 +223,15 @@ def test_without(missing):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     want = "mxattn.transformers needs PyTorch and Transformers: pip install mxattn[transformers]"
     assert done.stderr.splitlines()[-1] == f"ImportError: mxattn: {want}"
+
+
+def test_an_old_version():
+    code = f"import sys; sys.path[:0] = {sys.path!r}; import transformers; transformers.__version__ = '5.5.1'"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; import mxattn.transformers"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    want = "ImportError: mxattn: mxattn.transformers needs Transformers 5.6 or later, this is 5.5.1: "
+    assert done.stderr.splitlines()[-1].startswith(want)

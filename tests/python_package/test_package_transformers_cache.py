@@ -5,7 +5,7 @@ import mxattn
 import pytest
 
 torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers", minversion="5.6")
 
 from mxattn.transformers import QuantizedCache
 from tiny_models import CONFIGS, error, logits, padding, tiny, tokens
