@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Rows against key tiles, 32 and one at a time: while a block is in the softmax, which takes vector units, the
- * tile unit multiplies P V of the block before and Q K of the one after.
+ * Rows against key tiles, 32 and one at a time: while a block is in the softmax, which takes vector units,
+ * the tile unit multiplies P V of the block before and Q K of the one after.
  */
 #include <math.h>
 
@@ -117,7 +117,7 @@ static products products_of(const mxa_amx_work *w, const block *qk, const block 
     return x;
 }
 
-/* Factors are loaded a step ahead, and so before sums are stored, for whose products they need not wait then. */
+/* Factors are loaded a step ahead, before sums are stored: for those sums they need not wait then. */
 MXA_AVX512_INLINE void step(products *x)
 {
     if (x->now.integers)
@@ -149,8 +149,8 @@ static void finish(products *x)
 }
 
 /*
- * The share of one of some rows. A step is as much as stands beside a row or two of softmax in the processor's
- * window of instructions.
+ * The share of one of some rows. A step is as much as stands beside a row or two of softmax in the
+ * processor's window of instructions.
  */
 MXA_AVX512_INLINE void advance(products *x, int rows)
 {

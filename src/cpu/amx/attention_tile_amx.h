@@ -26,13 +26,13 @@ typedef struct mxa_amx_copy {
 
 /*
  * Two blocks of 32 rows take turns: while one is in the softmax, tiles multiply for the other. Their rows lie
- * side by side, one block's in the odd places, since loads wait for an older store whose address has the same
- * last 12 bits, and sums of tiles are stored late: a stride of 1 KB keeps the one block's loads apart from the
- * other's stores.
+ * side by side, one block's in the odd places, since loads wait for an older store whose address has the
+ * same last 12 bits, and sums of tiles are stored late: a stride of 1 KB keeps the one block's loads apart
+ * from the other's stores.
  */
 enum { MXA_AMX_PLACES = 2, MXA_AMX_GROUP = MXA_AMX_PLACES * MXA_AMX_BLOCK };
 
-/* Key tiles that a group of rows takes one after the other: O comes once for all, K and V stay in the L2 cache. */
+/* Key tiles that a group of rows takes one after the other: O comes once for all, K and V stay in L2. */
 enum { MXA_AMX_CHUNK = 8 };
 
 /* A key tile as all items read it; keys beyond the sequence are zero. */

@@ -21,8 +21,8 @@ static inline __m512 mxa_amx_exp2(__m512 x)
 
 /*
  * The same for numbers that are finite; Inf gives NaN. Beside tiles one port takes all products and
- * conversions of 512 bits, additions have two: so the integer next to x comes from two of them (1.5 * 2^23 has
- * a last bit of 1), and the polynomial, 1 + f q(f) of degree 4, is that for [-1/2, 1/2].
+ * conversions of 512 bits, additions have two: so the integer next to x comes from two of them (1.5 * 2^23
+ * has a last bit of 1), and the polynomial, 1 + f q(f) of degree 4, is that for [-1/2, 1/2].
  */
 static inline __m512 mxa_amx_exp2_finite(__m512 x)
 {

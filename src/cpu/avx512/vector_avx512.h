@@ -38,8 +38,8 @@ static inline __m512 mxa_avx512_split(__m512 x, float lift, __m512 *difference)
 {
     /*
      * In 1.5 * 2^23 the last bit of a float is 1, so that adding it rounds to an integer; 127 is the
-     * exponent's bias. From -127 - lift on, the power's bits are those of zero. max keeps its second operand if that
-     * is NaN.
+     * exponent's bias. From -127 - lift on, the power's bits are those of zero. max keeps its second operand
+     * if that is NaN.
      */
     const float bias = 127.0f + lift;
     const __m512 round = _mm512_set1_ps(0x1.8p23f + bias), lowest = _mm512_set1_ps(-bias);
@@ -54,8 +54,8 @@ enum { MXA_AVX512_TOGETHER = 4 };
 
 /*
  * 2^(x + lift) in place, n vectors, to 2.9e-6 of its value for x < 127 - lift; 0 below -126.5 - lift, -Inf
- * included. NaN gives NaN. 2^x = 2^w 2^f, w whole; 2^f is the polynomial 1 + f q(f) of degree 4 with the least relative error on
- * [-1/2, 1/2].
+ * included. NaN gives NaN. 2^x = 2^w 2^f, w whole; 2^f is the polynomial 1 + f q(f) of degree 4 with the
+ * least relative error on [-1/2, 1/2].
  */
 MXA_AVX512_INLINE void mxa_avx512_exp2(int n, float lift, __m512 *x)
 {
