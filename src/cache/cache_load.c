@@ -165,7 +165,9 @@ static mxa_status read_pages(reader *r, mxa_cache *c, int64_t b, int copy)
 {
     mxa_cache_sequence *const s = &c->sequences[b];
     const int64_t n = r->saved[b].n_pages[copy], all = mxa_cache_pages_of(c, r->saved[b].length);
-    mxa_status status = mxa_pool_reserve(&c->pool[copy], n);
+    mxa_status status = n > 0 && c->layout.page_bytes[copy] == 0
+                            ? bad_file(r, "has pages of a kind that its recipe has not")
+                            : mxa_pool_reserve(&c->pool[copy], n);
     int32_t *const index = status == MXA_OK ? malloc((size_t)(n + 1) * sizeof *index) : NULL;
     if (status == MXA_OK && !index)
         status = no_memory(r);

@@ -75,6 +75,40 @@ def test_cut_and_altered(saved):
     mxa_cache.Cache(load=path)
 
 
+def checksum(data):
+    """FNV-1a, 64 bits."""
+    total = 0xCBF29CE484222325
+    for byte in data:
+        total = (total ^ byte) * 0x100000001B3 & (1 << 64) - 1
+    return b"%016x" % total
+
+
+def test_pages_of_a_kind_that_the_recipe_has_not(tmp_path):
+    """The file claims a high page of 0 bytes; its checksum is right."""
+    path, x = tmp_path / "a", np.ones((1, 1, 16, 32), np.float32)
+    cache = mxa_cache.Cache(1, 1, 32, "low_q=int8,low_k=mxfp4,v=mxfp4", page_tokens=16)
+    cache.append(x, x)
+    cache.save(path)
+    data = path.read_bytes()
+    at = 8 + int.from_bytes(data[:8], "little")
+    header, data = data[8:at].rstrip(), data[at:]
+    end = len(data)
+    for before, after in (
+        ('"high_pages":"0"', '"high_pages":"1"'),
+        (f'[0,1],"data_offsets":[{end},{end}]', f'[1,1],"data_offsets":[{end},{end + 4}]'),
+        (f'[0,0],"data_offsets":[{end},{end}]', f'[1,0],"data_offsets":[{end + 4},{end + 4}]'),
+    ):
+        assert header.count(before.encode()) == 1
+        header = header.replace(before.encode(), after.encode())
+    header += b" " * (-len(header) % 8)
+    data += bytes(4)
+    digits = header.index(b'"checksum":"') + len('"checksum":"')
+    before, after = header[:digits], header[digits + 16 :]
+    total = checksum(before + b"0" * 16 + after + data)
+    path.write_bytes(len(header).to_bytes(8, "little") + before + total + after + data)
+    refused(path, "has pages of a kind")
+
+
 def test_other_shapes(saved):
     _, path = saved
     args = (2, 1, 32, "dma4,v=int8")
