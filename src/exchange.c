@@ -91,15 +91,12 @@ static void move_codes(const mxa_exchange *e, int operand, bool into_cache)
             const mxa_kv_rows at = mxa_kv_rows_at(&view, MXA_LOW, operand, sequence, h, token, token + 1);
             uint8_t *const codes = s->codes + row * s->row_bytes;
             uint8_t *const scales = s->scales + row * s->scale_cols;
-            if (into_cache) {
-                memcpy(at.codes, codes, (size_t)s->row_bytes);
-                memcpy(at.scales, scales, (size_t)s->scale_cols);
-                if (at.g)
-                    *at.g = s->g;
-            } else if (!at.g || *at.g == s->g) {
-                memcpy(codes, at.codes, (size_t)s->row_bytes);
-                memcpy(scales, at.scales, (size_t)s->scale_cols);
-            }
+            if (into_cache && at.g)
+                *at.g = s->g;
+            if ((at.g ? *at.g : 1.0f) != s->g)
+                continue;
+            memcpy(into_cache ? at.codes : codes, into_cache ? codes : at.codes, (size_t)s->row_bytes);
+            memcpy(into_cache ? at.scales : scales, into_cache ? scales : at.scales, (size_t)s->scale_cols);
         }
 }
 
@@ -188,10 +185,12 @@ static mxa_status read_head(mxa_exchange *e, int operand, int64_t h)
     mxa_status status = MXA_OK;
     for (int64_t token = e->first; token < end && status == MXA_OK;) {
         const int copy = best_copy(c, s, operand, token);
+        const int64_t page = token / c->layout.page_tokens;
+        const int64_t stop = mxa_min(end, (page + 1) * c->layout.page_tokens);
         int64_t run = token + 1;
-        while (run < end && best_copy(c, s, operand, run) == copy)
+        while (run < stop && best_copy(c, s, operand, run) == copy)
             run++;
-        if (s->table[copy][token / c->layout.page_tokens] < 0)
+        if (s->table[copy][page] < 0)
             return mxa_fail(MXA_ERR_ARG, "first: the page of token %lld was removed", (long long)token);
         const mxa_kv_rows rows = mxa_kv_rows_at(&view, copy, operand, &view.sequences[e->b], h, token, run);
         const int64_t row = (token - e->first) * to->token_step + h * to->head_step;

@@ -227,3 +227,19 @@ def test_vllm_pages():
     scales[:, :n] = packed.scales.reshape(HEADS, n, -1)
     again = ol.vllm_page(ol.pack_codes(4, k[0]), k[1], codes, scales)
     np.testing.assert_array_equal(other[half:], again[half:])
+
+
+def test_vllm_pages_of_keys_without_factors():
+    """Their factor is 1: with another one in the page, keys go by values."""
+    rng, tokens, g = np.random.default_rng(12), 16, 0.03125
+    size, text = HEADS * tokens * (DIM // 2 + DIM // 16), "low_q=fp8,low_k=nvfp4,level_k=none,v=nvfp4"
+    x = rng.uniform(0.5, 1, (1, HEADS, tokens, DIM)).astype(np.float32)
+    one, other, back = (mxa_cache.Cache(1, HEADS, DIM, t) for t in (text, LOW_NVFP4, text))
+    one.append(x, x)
+    page = one.export_vllm(0, 0, tokens, 2 * size, tokens, g, g)
+    for cache in other, back:
+        cache.import_vllm(0, tokens, page, tokens, g, g)
+        rows = cache.export_rows(0, 0, tokens, *[("ggml_q8_0", tokens * HEADS * DIM // 32 * 34)] * 2)
+        for data in rows:
+            values = ol.from_ggml_q8_0(data).reshape(tokens, HEADS, DIM).transpose(1, 0, 2)
+            assert np.abs(values / x[0] - 1).max() < 0.5
