@@ -14,10 +14,7 @@ static mxa_status find_device(const mxa_cache_opts *opts, const mxa_kv_device_op
     const mxa_cuda_backend *cuda;
     if (!opts || opts->size != sizeof *opts || opts->device < MXA_DEVICE_CUDA_0)
         return MXA_OK;
-    mxa_cache described;
-    mxa_status status = mxa_cache_describe_opts(opts, &described);
-    if (status == MXA_OK)
-        status = mxa_cuda_table(opts->device, &cuda);
+    const mxa_status status = mxa_cuda_table(opts->device, &cuda);
     if (status == MXA_OK)
         *ops = cuda->kv;
     return status;
@@ -28,7 +25,10 @@ mxa_status mxa_cache_create(const mxa_cache_opts *opts, mxa_cache **cache)
     const mxa_kv_device_ops *ops = NULL;
     if (!cache)
         return mxa_fail(MXA_ERR_ARG, "cache: is NULL");
-    const mxa_status status = find_device(opts, &ops);
+    mxa_cache described;
+    mxa_status status = mxa_cache_describe_opts(opts, &described);
+    if (status == MXA_OK)
+        status = find_device(opts, &ops);
     return status == MXA_OK ? mxa_cache_make(opts, ops, cache) : status;
 }
 
@@ -182,16 +182,13 @@ static mxa_status check_growth(const mxa_cache *c, const int64_t *counts)
 
 mxa_status mxa_cache_advance(mxa_cache *cache, const int64_t *counts)
 {
-    bool capturing = false;
     mxa_status status = check_device_cache(cache);
     if (status == MXA_OK && !counts)
         return mxa_fail(MXA_ERR_ARG, "counts: is NULL");
     if (status == MXA_OK)
         status = check_growth(cache, counts);
     if (status == MXA_OK)
-        status = mxa_cache_result(cache, cache->ops->is_capturing(cache->device, &capturing));
-    if (status == MXA_OK && capturing)
-        return mxa_fail(MXA_ERR_ARG, "cache: its stream is being captured, to which nothing can be booked");
+        status = mxa_cache_check_change(cache);
     return status == MXA_OK ? book(cache, counts) : status;
 }
 

@@ -681,8 +681,8 @@ MXA_API mxa_status mxa_cache_set_stream(mxa_cache *cache, void *stream);
  * are left to a captured append. An append and an attend that are captured into a CUDA graph book nothing;
  * each launch of the graph stores its rows behind those that the device has, and attends to as many. So a
  * decode loop is: advance, then launch; the graph is captured after the first advance (docs/cache.md).
- * MXA_ERR_ARG a CPU's cache, counts, or a stream that is being captured; MXA_ERR_MEMORY: the cache is as it
- * was.
+ * MXA_ERR_ARG a CPU's cache, counts, or a stream that is being captured, on which truncate, fork, reorder and
+ * set_table are refused too; MXA_ERR_MEMORY: the cache is as it was.
  */
 MXA_API mxa_status mxa_cache_advance(mxa_cache *cache, const int64_t *counts);
 
@@ -720,8 +720,8 @@ typedef struct mxa_vllm_page {
 
 /*
  * The same for n tokens, at most page->tokens, at the beginning of a page; an export fills its rest with
- * zeros. Low rows go over as they are where they are NVFP4, neither smoothed nor rotated, and (in exports)
- * have the page's factor. MXA_ERR_LAYOUT unless tokens % 4 = 0 and head_dim = head_dim_v is a multiple of 64;
+ * zeros. Low rows go over as they are where they are NVFP4, neither smoothed nor rotated, and have the page's
+ * factor: an import gives it to them, but rows at level NONE have 1. MXA_ERR_LAYOUT unless tokens % 4 = 0 and head_dim = head_dim_v is a multiple of 64;
  * MXA_ERR_SCALE a factor.
  */
 MXA_API mxa_status mxa_cache_import_vllm(mxa_cache *cache, int64_t b, int64_t n, const mxa_vllm_page *page);

@@ -84,6 +84,9 @@ static inline bool mxa_cache_makes_means(const mxa_cache *cache)
 /* What an op returned, with its sentence taken over. */
 mxa_status mxa_cache_result(const mxa_cache *cache, mxa_status status);
 
+/* MXA_ERR_ARG while the device's stream is captured: the graph would make the change at each launch. */
+mxa_status mxa_cache_check_change(const mxa_cache *cache);
+
 /* Queue what the device does not know of tables and lengths; nothing where there is no device. */
 mxa_status mxa_cache_send(mxa_cache *cache);
 

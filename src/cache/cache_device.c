@@ -9,6 +9,17 @@ mxa_status mxa_cache_result(const mxa_cache *c, mxa_status status)
     return status == MXA_OK ? MXA_OK : mxa_fail(status, "%s", c->ops->error_text());
 }
 
+mxa_status mxa_cache_check_change(const mxa_cache *c)
+{
+    bool capturing = false;
+    const mxa_status status =
+        c->ops ? mxa_cache_result(c, c->ops->is_capturing(c->device, &capturing)) : MXA_OK;
+    if (status == MXA_OK && capturing)
+        return mxa_fail(MXA_ERR_ARG,
+                        "cache: its stream is being captured, and the graph would repeat the change");
+    return status;
+}
+
 enum { LETTER_CHANGES = 256 };
 
 /* Changes that go to the device together. */

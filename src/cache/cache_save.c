@@ -137,7 +137,14 @@ static mxa_status checked_header(const mxa_cache *c, const mxa_cache_saved *save
     return *header ? MXA_OK : no_memory();
 }
 
-static bool write_file(FILE *file, const mxa_cache *c, const char *header, size_t header_bytes)
+static mxa_status not_written(const char *path)
+{
+    return mxa_fail(MXA_ERR_FILE, "path: \"%.200s\" cannot be written: %m", path);
+}
+
+/* path is that of the file. */
+static mxa_status write_file(FILE *file, const mxa_cache *c, const char *header, size_t header_bytes,
+                             const char *path)
 {
     uint8_t length[MXA_CACHE_FILE_LENGTH_BYTES];
     for (int i = 0; i < MXA_CACHE_FILE_LENGTH_BYTES; i++)
@@ -146,7 +153,9 @@ static bool write_file(FILE *file, const mxa_cache *c, const char *header, size_
     put(&s, length, sizeof length);
     put(&s, header, header_bytes);
     put_data(&s, c);
-    return !s.failed && s.status == MXA_OK && fflush(file) == 0 && fsync(fileno(file)) == 0;
+    if (s.status != MXA_OK)
+        return s.status;
+    return !s.failed && fflush(file) == 0 && fsync(fileno(file)) == 0 ? MXA_OK : not_written(path);
 }
 
 /* A new file whose name is put into temporary [strlen(path) + NAME_CHARACTERS]; below 0 there is none. */
@@ -175,12 +184,9 @@ static mxa_status write_beside(const mxa_cache *c, const char *header, size_t he
         }
         return status;
     }
-    const bool written = write_file(file, c, header, header_bytes);
-    mxa_status status = MXA_OK;
-    if (!written)
-        status = mxa_fail(MXA_ERR_FILE, "path: \"%.200s\" cannot be written: %m", temporary);
-    if (fclose(file) != 0 && written)
-        status = mxa_fail(MXA_ERR_FILE, "path: \"%.200s\" cannot be written: %m", temporary);
+    mxa_status status = write_file(file, c, header, header_bytes, temporary);
+    if (fclose(file) != 0 && status == MXA_OK)
+        status = not_written(temporary);
     if (status == MXA_OK && rename(temporary, path) != 0)
         status = mxa_fail(MXA_ERR_FILE, "path: \"%.200s\" cannot be replaced: %m", path);
     if (status != MXA_OK)

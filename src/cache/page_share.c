@@ -43,7 +43,9 @@ static bool holds_window(const mxa_cache *c, int64_t high_first, int64_t length)
 
 mxa_status mxa_cache_truncate(mxa_cache *c, int64_t b, int64_t length)
 {
-    const mxa_status status = check_sequence(c, "b", b);
+    mxa_status status = check_sequence(c, "b", b);
+    if (status == MXA_OK)
+        status = mxa_cache_check_change(c);
     if (status != MXA_OK)
         return status;
     mxa_cache_sequence *const s = &c->sequences[b];
@@ -86,6 +88,8 @@ mxa_status mxa_cache_fork(mxa_cache *c, int64_t from, int64_t to)
     mxa_status status = check_sequence(c, "from", from);
     if (status == MXA_OK)
         status = check_sequence(c, "to", to);
+    if (status == MXA_OK)
+        status = mxa_cache_check_change(c);
     if (status != MXA_OK || from == to)
         return status;
     const mxa_cache_sequence *const source = &c->sequences[from];
@@ -118,6 +122,8 @@ mxa_status mxa_cache_reorder(mxa_cache *c, const int64_t *from)
     mxa_status status = MXA_OK;
     for (int64_t b = 0; b < batch && status == MXA_OK; b++)
         status = check_sequence(c, "from", from[b]);
+    if (status == MXA_OK)
+        status = mxa_cache_check_change(c);
     if (status != MXA_OK)
         return status;
     mxa_cache_sequence *const made = calloc((size_t)mxa_max(batch, 1), sizeof *made);
@@ -226,6 +232,8 @@ mxa_status mxa_cache_adopt_table(mxa_cache *c, int64_t b, const mxa_cache_table 
     mxa_status status = check_sequence(c, "b", b);
     if (status == MXA_OK)
         status = check_given(c, t);
+    if (status == MXA_OK)
+        status = mxa_cache_check_change(c);
     mxa_cache_sequence next = { 0 };
     const int64_t n = status == MXA_OK ? mxa_cache_pages_of(c, t->length) : 0;
     if (status == MXA_OK)

@@ -76,8 +76,10 @@ static void check_caches(const char *recipe, bool exact)
             append_some(&p);
             kv_same_files(&p);
             kv_attend(&p);
-            if (exact)
+            if (exact) {
+                kv_refuse_recorded_changes(&p);
                 kv_run_out(&p);
+            }
         }
         kv_free(&p);
     }

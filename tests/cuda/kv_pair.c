@@ -321,6 +321,7 @@ void kv_reload(kv_pair *p)
     char paths[KV_CACHES][PATH_BYTES];
     mxa_cache *read[KV_CACHES] = { NULL, NULL };
     mxa_cache_opts opts = p->opts;
+    opts.mean = check_pick(0, 1) ? p->mean : NULL; /* the file has it */
     if (save(p->caches[KV_CPU], paths[KV_CPU]) && save(p->caches[KV_DEVICE], paths[KV_DEVICE]) &&
         ok("load", mxa_cache_load(paths[KV_DEVICE], &opts, &read[KV_CPU]))) {
         opts.device = MXA_DEVICE_CUDA_0;
@@ -412,6 +413,28 @@ void kv_run_out(kv_pair *p)
     if (status != MXA_OK)
         kv_same_files(p);
     free_blocks(&device);
+}
+
+void kv_refuse_recorded_changes(kv_pair *p)
+{
+    mxa_cache *const cache = p->caches[KV_DEVICE];
+    static const int64_t from[KV_BATCH];
+    mxa_cache_table table;
+    if (!ok("table", mxa_cache_get_table(cache, 0, &table)))
+        return;
+    fake("capture");
+    const mxa_status statuses[] = {
+        mxa_cache_truncate(cache, 0, table.length),
+        mxa_cache_fork(cache, 0, 1),
+        mxa_cache_reorder(cache, from),
+        mxa_cache_set_table(cache, 0, &table),
+        mxa_cache_advance(cache, from),
+    };
+    fake(NULL);
+    for (size_t i = 0; i < sizeof statuses / sizeof *statuses; i++)
+        if (statuses[i] != MXA_ERR_ARG)
+            check_fail("change %zu on a captured stream gives %d", i, statuses[i]);
+    kv_same_files(p);
 }
 
 void kv_refuse_host_memory(void)

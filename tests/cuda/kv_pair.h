@@ -48,6 +48,9 @@ void kv_same_files(kv_pair *p);
 /* Memory of the host in calls on a device's cache. */
 void kv_refuse_host_memory(void);
 
+/* What changes sequences while a graph is recorded. Without a device only. */
+void kv_refuse_recorded_changes(kv_pair *p);
+
 /* The device has no memory left: an append fails, and the cache is as it was. Without a device only. */
 void kv_run_out(kv_pair *p);
 
