@@ -190,7 +190,7 @@ static bool time_models(const shape *s, int64_t layers, int threads, model *mode
     mxa_tensor k, v;
     timed_call calls[DECODE_RECIPES + 1];
     timing results[DECODE_RECIPES + 1];
-    bool ok = make_tokens(s, &k, &v, &models[0].q, &models[0].out) && open_reader(r, threads);
+    bool ok = make_tokens(s, &k, &v, &models[0].q, &models[0].out);
     for (int i = 0; i < DECODE_RECIPES && ok; i++) {
         models[i].q = models[0].q;
         models[i].out = models[0].out;
@@ -198,7 +198,8 @@ static bool time_models(const shape *s, int64_t layers, int threads, model *mode
         calls[i] = (timed_call){ run_step, &models[i] };
     }
     calls[DECODE_RECIPES] = (timed_call){ run_read, r };
-    ok = ok && timing_measure(calls, DECODE_RECIPES + 1, LEAST_RUNS, MIN_SECONDS, results);
+    ok = ok && open_reader(r, threads) &&
+         timing_measure(calls, DECODE_RECIPES + 1, LEAST_RUNS, MIN_SECONDS, results);
     for (int i = 0; i < DECODE_RECIPES && ok; i++) {
         times[i] = result_of(&models[i], recipes[i], results[i]);
         const double ms = append_ms(&models[i]);
