@@ -109,6 +109,10 @@ bool bench_decode(const shape_list *list, const char *const *names, size_t n_nam
     bool ok = results != NULL;
     if (ok)
         choose(list, names, n_names, results, &count);
+    if (ok && count == 0) {
+        cli_fail("--decode: no shape is an attention of one query");
+        ok = false;
+    }
     progress_begin("bench", (int64_t)count);
     for (size_t i = 0; i < count && ok; i++, progress_step()) {
         progress_label(results[i].shape->name);

@@ -27,7 +27,7 @@ typedef struct bench_options {
     int threads; /* 0: as OpenMP decides */
     mxa_device device;
     bool decode;
-    int64_t layers;
+    int64_t layers; /* 0: as many as by default */
     bool json;
 } bench_options;
 
@@ -64,6 +64,8 @@ static error_t parse(int key, char *arg, struct argp_state *state)
     case ARGP_KEY_END:
         if (options->decode && device_is_cuda(options->device))
             cli_usage("--decode: times the CPU");
+        if (!options->decode && options->layers > 0)
+            cli_usage("--layers: belongs to --decode");
         return 0;
     case ARGP_KEY_ARG: cli_usage("bench takes no input, not \"%.80s\"", arg);
     default: return options_default(key, state);
@@ -208,8 +210,7 @@ int verb_bench(int argc, char **argv)
             "All shapes take minutes. Example: mxattn bench --shape prefill-2k-d64"
     };
     bench_options options = { .names = cli_alloc((uint64_t)argc * sizeof(char *), "the list of shapes"),
-                              .device = MXA_DEVICE_CPU,
-                              .layers = DEFAULT_LAYERS };
+                              .device = MXA_DEVICE_CPU };
     if (options.names == NULL)
         return CLI_FAILED;
     options_parse(&argp, argc, argv, &options);
@@ -219,8 +220,9 @@ int verb_bench(int argc, char **argv)
         if (shapes_find(&list, options.names[i]) == NULL)
             refuse_shape(&list, options.names[i]);
     if (ok && options.decode)
-        ok = bench_decode(&list, options.names, options.name_count, options.layers, options.threads,
-                          options.json);
+        ok =
+            bench_decode(&list, options.names, options.name_count,
+                         options.layers > 0 ? options.layers : DEFAULT_LAYERS, options.threads, options.json);
     else
         ok = ok && bench(&options, &list);
     shapes_free(&list);

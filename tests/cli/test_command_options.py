@@ -81,6 +81,7 @@ def test_version():
         ("bench --decode --device cuda:0", "--decode"),
         ("bench --decode --shape prefill-2k-d64", "prefill-2k-d64"),
         ("bench --decode --layers 0", "--layers"),
+        ("bench --layers 3", "--decode"),
         ("info file", "file"),
     ],
 )
@@ -174,6 +175,9 @@ def test_bench_of_decode_steps(tmp_path):
     assert per_token <= rows[3]["bytes_per_token"] <= per_token * (1 + 64 / 300)
     text = succeed(*words)
     assert "GB/s read by as many threads" in text and "prompt" not in text
+    assert "1024" in refuse(FAILED, *words[:-1], 5000)
+    shapes.write_text("attention prompt heads=1 q_len=8 dim=32\n")
+    assert "one query" in refuse(FAILED, *words)
 
 
 @pytest.mark.parametrize(
