@@ -55,8 +55,8 @@ static mxa_status check_rows(const mxa_cache *c, int64_t n, int operand, const m
     if (!mxa_foreign_find(rows->layout, &info) || rows->layout == MXA_FOREIGN_GPT_OSS)
         return mxa_fail(MXA_ERR_LAYOUT, "%s: layout %d is none of ggml's", name, (int)rows->layout);
     if (dim % info.block != 0)
-        return mxa_fail(MXA_ERR_LAYOUT, "%s: head_dim %lld is not a multiple of the layout's block of %d",
-                        name, (long long)dim, info.block);
+        return mxa_fail(MXA_ERR_LAYOUT, "%s: head_dim%s %lld is not a multiple of the layout's block of %d",
+                        name, operand == MXA_KV_V ? "_v" : "", (long long)dim, info.block);
     int64_t want;
     if (!mxa_mul(n, c->opts.heads_kv * (dim / info.block), &want) ||
         !mxa_mul(want, info.block_bytes, &want) || want != rows->bytes)

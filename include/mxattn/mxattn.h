@@ -524,7 +524,7 @@ typedef struct mxa_cache_opts {
     const float *mean; /* MXA_SMOOTH_GIVEN: [heads_kv][head_dim], copied; else NULL */
     /*
      * [heads_kv][head_dim_v], copied: the factor g of each channel of an INT8 or FP8 V (rotated, with
-     * rotate-v), the same for all tokens. NULL: computed, one for each token.
+     * rotate-v), the same for all tokens; MXA_ERR_UNSUPPORTED on a device. NULL: computed, one for each token.
      */
     const float *g_v;
     int64_t rewind; /* tokens that mxa_cache_truncate can always take back; they widen the near window */
@@ -721,8 +721,8 @@ typedef struct mxa_vllm_page {
 /*
  * The same for n tokens, at most page->tokens, at the beginning of a page; an export fills its rest with
  * zeros. Low rows go over as they are where they are NVFP4, neither smoothed nor rotated, and have the page's
- * factor: an import gives it to them, but rows at level NONE have 1. MXA_ERR_LAYOUT unless tokens % 4 = 0 and head_dim = head_dim_v is a multiple of 64;
- * MXA_ERR_SCALE a factor.
+ * factor: an import gives it to them, but rows at level NONE have 1. MXA_ERR_LAYOUT unless tokens % 4 = 0 and
+ * head_dim = head_dim_v is a multiple of 64; MXA_ERR_SCALE a factor.
  */
 MXA_API mxa_status mxa_cache_import_vllm(mxa_cache *cache, int64_t b, int64_t n, const mxa_vllm_page *page);
 MXA_API mxa_status mxa_cache_export_vllm(const mxa_cache *cache, int64_t b, int64_t first, int64_t n,
