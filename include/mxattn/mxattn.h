@@ -524,7 +524,7 @@ typedef struct mxa_cache_opts {
     const float *mean; /* MXA_SMOOTH_GIVEN: [heads_kv][head_dim], copied; else NULL */
     /*
      * [heads_kv][head_dim_v], copied: the factor g of each channel of an INT8 or FP8 V (rotated, with
-     * rotate-v), the same for all tokens; MXA_ERR_UNSUPPORTED on a device. NULL: computed, one for each token.
+     * rotate-v), the same for all tokens; MXA_ERR_UNSUPPORTED on a device. NULL: computed, one per token.
      */
     const float *g_v;
     int64_t rewind; /* tokens that mxa_cache_truncate can always take back; they widen the near window */
