@@ -138,6 +138,8 @@ class ResultFile:
         return part in self.data["parts"]
 
     def put(self, part: str, value: Any) -> None:
+        if self.path.exists():
+            self.resume()  # another process may have added parts
         self.data["parts"][part] = value
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(".part")

@@ -18,6 +18,7 @@ transformers = pytest.importorskip("transformers")
 pytest.importorskip("tqdm")
 
 from mxattn import _command, _evaluate_model
+from mxattn._evaluate import ResultFile
 from mxattn._evaluate_heads import HeadErrors
 from mxattn._evaluate_metrics import Tokens, bucket_edges, mean_and_error
 from mxattn._evaluate_passes import attention_of
@@ -203,6 +204,13 @@ def test_what_is_finished_is_not_done_again(results, files, monkeypatch):
     with pytest.raises(ValueError, match=r"dma8\.json is not what an evaluation wrote"):
         again(["dma8"])
     assert not list(folder.glob("*.part"))
+
+
+def test_two_processes_share_a_folder(tmp_path):
+    one, other = (ResultFile(tmp_path, facts("dma4", 64, 2), {"length": 9}) for _ in range(2))
+    one.put("prefill", 1)
+    other.put("heads", 2)
+    assert json.loads(one.path.read_text())["parts"] == {"prefill": 1, "heads": 2}
 
 
 def broken_model(folder, name):
