@@ -11,7 +11,7 @@ from ._evaluate_recipes import CACHE_KEYS, PLAIN_BITS
 Result = dict[str, Any]
 
 SIGMAS = 2  # standard errors that are added to what was measured
-OUTLIER = 2.0  # a head stands out whose error is so many times the median
+OUTLIER = 3.0  # a head stands out whose error is so many times the median
 LEAST_ERROR = 0.01  # smaller errors of a head need no remedy
 REMEDIES = {"wider": "a wider near window", "better": "a better format"}
 

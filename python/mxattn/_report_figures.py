@@ -100,8 +100,10 @@ def best_of_sizes(points: list[tuple[float, float, str]]) -> list[tuple[float, f
 
 
 def label_points(ax: Axes, points: list[tuple[float, float, str]]) -> None:
-    for bits, kl, recipe in points[:MOST_LABELS]:
-        ax.annotate(recipe, (bits, kl), (7, 7), textcoords="offset points", fontsize=8.5, color=INK, zorder=4)
+    """Above and below the points in turn, so that neighbours do not meet."""
+    for i, (bits, kl, recipe) in enumerate(points[:MOST_LABELS]):
+        offset = (7, 7) if i % 2 == 0 else (7, -14)
+        ax.annotate(recipe, (bits, kl), offset, textcoords="offset points", fontsize=8.5, color=INK, zorder=4)
 
 
 def changes(results: list[Result]) -> Figure:
@@ -143,9 +145,10 @@ def changes(results: list[Result]) -> Figure:
 
 
 def positions(results: list[Result], name: str) -> Figure:
-    """KL divergence by position in the window."""
+    """KL divergence by position in the window; of many recipes those with the shortest texts, the named ones."""
     figure, ax = start(9.6, 4.2)
-    shown = [r for r in results if name in r["parts"] and "buckets" in r["parts"][name]][:MOST_LINES]
+    shown = [r for r in results if name in measured(r)]
+    shown = sorted(shown, key=lambda r: r["recipe"].count(","))[:MOST_LINES]
     for color, result in zip(COLORS, shown):
         buckets = result["parts"][name]["buckets"]
         x = np.arange(len(buckets))

@@ -48,10 +48,10 @@ figure img { display: block; max-width: 100%; height: auto; }
 figcaption, .note { color: var(--soft); font-size: 14px; max-width: 84ch; }
 .scroll { overflow-x: auto; margin: 0 0 12px; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
-th, td { text-align: right; padding: 6px 10px; border-bottom: 1px solid var(--line); white-space: nowrap; }
+th, td { text-align: right; padding: 6px 8px; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th:first-child, td:first-child { text-align: left; }
-td:first-child { white-space: normal; overflow-wrap: anywhere; min-width: 150px; }
+td:first-child { white-space: normal; min-width: 150px; }
 tr.best td { background: var(--pale); font-weight: 600; }
 td.over { color: #b3422e; }
 code { font: 13px/1.5 ui-monospace, "DejaVu Sans Mono", monospace; background: #f0f2f5; padding: 1px 5px;
@@ -130,6 +130,11 @@ def answer(results: list[Result], budget: Budget) -> str:
     return section(heading, recipe, f'<div class="facts">{cells}</div>', note, kind="answer")
 
 
+def breakable(recipe: str) -> str:
+    """A recipe whose lines end behind a comma."""
+    return escape(recipe).replace(",", ",<wbr>")
+
+
 def label(part: str) -> str:
     return "one shot" if part == "prefill" else part
 
@@ -150,7 +155,7 @@ def quality_table(results: list[Result], budget: Budget) -> str:
         cells += f"<td>{'' if size_cell is None else f'{size_cell / 1e6:.1f} MB'}</td>"
         kind = ' class="best"' if result is best else ""
         rows.append(
-            f"<tr{kind}><td>{escape(result['recipe'])}</td><td>{result['bits_k']:.2f}</td>"
+            f"<tr{kind}><td>{breakable(result['recipe'])}</td><td>{result['bits_k']:.2f}</td>"
             f"<td>{result['bits_v']:.2f}</td>{cells}</tr>"
         )
     return (

@@ -184,7 +184,7 @@ class Reader(html.parser.HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         given = dict(attributes)
-        if tag not in ("img", "meta", "br"):
+        if tag not in ("img", "meta", "br", "wbr"):
             self.open.append(tag)
         if tag == "img":
             assert given["src"].startswith("data:image/png;base64,") and given["alt"]
