@@ -57,7 +57,7 @@ search '^ *# *if 0' "${sources[@]}" | fail_if "code that is switched off"
 search '^MXA_API' include/mxattn/mxattn.h | grep -vE '[ *]mxa_[a-z0-9_]+\(' | fail_if "exported names without mxa_"
 
 tracked | grep -v '^tests/fuzz/corpus' | sed 's|.*/||' |
-    grep -vxE 'README\.md|CMakeLists\.txt|__init__\.py' | sort | uniq -d | fail_if "file names that occur twice"
+    grep -vxE 'README\.md|CMakeLists\.txt|__init__\.py|conftest\.py' | sort | uniq -d | fail_if "file names that occur twice"
 
 for file in "${sources[@]}" "${scripts[@]}"; do
     head -n 2 "$file" | grep -q 'SPDX-License-Identifier: Apache-2.0' || echo "$file"

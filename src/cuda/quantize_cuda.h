@@ -98,8 +98,8 @@ int64_t mxa_cuda_form_row_bytes(const mxa_format_info *info, mxa_cuda_form form,
 mxa_status mxa_cuda_dequantize(const mxa_copy *copy, const mxa_tensor *out, cudaStream_t stream);
 
 /*
- * mean [sequences][heads][dim] over the first n_tokens keys of each sequence, or of x. clear_bytes of clear, a
- * multiple of 16, become 0 on the way.
+ * mean [sequences][heads][dim] over the first n_tokens keys of each sequence, or of x. clear_bytes of
+ * clear, a multiple of 16, become 0 on the way.
  */
 mxa_status mxa_cuda_channel_mean(const mxa_cuda_rows *rows, int64_t n_tokens, float *mean, void *clear,
                                  int64_t clear_bytes, mxa_cuda_chain *chain);

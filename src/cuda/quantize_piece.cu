@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * The quantiser for rows of up to 256 channels, a multiple of 16: a block of threads for 128 rows, a thread
- * for each piece of 32 channels of 64, 128 or 256. Everything happens in registers; a row's lanes meet in shuffles, the rows of a block in
- * shared memory where they share a factor. quantize_hot.cu has the cases that decide the speed.
+ * for each piece of 32 channels of 64, 128 or 256. Everything happens in registers; a row's lanes meet in
+ * shuffles, the rows of a block in shared memory where they share a factor. quantize_hot.cu has the cases
+ * that decide the speed.
  */
 #include "cuda/quantize_bias.cuh"
 #include "cuda/quantize_store.cuh"

@@ -23,8 +23,9 @@ mxa_status mxa_attention_ref_cuda(const mxa_cuda_job *job, cudaStream_t stream);
 
 /*
  * Only the first *count rows of a list of at most capacity, both in device memory. The job's operands may
- * have any form but CODES of formats with block scales. keep_finite: where a row's output is finite, and what is
- * computed is too, it stays as it is: the entry has done it again without the masked keys' NaN and Inf.
+ * have any form but CODES of formats with block scales. keep_finite: where a row's output is finite, and
+ * what is computed is too, it stays as it is: the entry has done it again without the masked keys' NaN and
+ * Inf.
  */
 mxa_status mxa_attention_ref_rows_cuda(const mxa_cuda_job *job, const mxa_cuda_row *rows, const int *count,
                                        int64_t capacity, bool keep_finite, cudaStream_t stream);

@@ -75,9 +75,9 @@ struct Consumer : Products<T> {
     }
 
     /*
-     * ptxas moves waits up over plain arithmetic, so P V would be awaited before the exponentials, were there not a
-     * loop in front, here one with nothing to wait for. Warps raise m one by one, so no wait may stand in that
-     * branch. In an item's first step out is that of the item before.
+     * ptxas moves waits up over plain arithmetic, so P V would be awaited before the exponentials, were
+     * there not a loop in front, here one with nothing to wait for. Warps raise m one by one, so no wait
+     * may stand in that branch. In an item's first step out is that of the item before.
      */
     __device__ __forceinline__ void await_pv_and_raise(const float sum[2], bool first)
     {
@@ -136,8 +136,9 @@ struct Consumer : Products<T> {
     }
 
     /*
-     * A step in the midst of a row block: low if there are low ones, and no mask. Both groups have as many. They
-     * issue in turn here and nowhere else: other steps take long, and one group must not wait there for the other.
+     * A step in the midst of a row block: low if there are low ones, and no mask. Both groups have as many.
+     * They issue in turn here and nowhere else: other steps take long, and one group must not wait there
+     * for the other.
      */
     __device__ __forceinline__ void plain_step()
     {
@@ -252,7 +253,9 @@ struct Consumer : Products<T> {
         release_item();
     }
 
-    /* The item before. One with rows that are not finite is to be done again, unless that is what was done. */
+    /*
+     * The item before. One with rows that are not finite is to be done again, unless that is what was done.
+     */
     __device__ __forceinline__ void store_item()
     {
         const int bad = this->store();

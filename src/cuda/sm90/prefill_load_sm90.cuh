@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The producer warps: one for K, which also hands out the work, one for V, two for low and high Q. They run over
- * the list of work, then over the items that the CTA has to do again with care.
+ * The producer warps: one for K, which also hands out the work, one for V, two for low and high Q. They run
+ * over the list of work, then over the items that the CTA has to do again with care.
  */
 #ifndef MXA_CUDA_PREFILL_LOAD_SM90_CUH
 #define MXA_CUDA_PREFILL_LOAD_SM90_CUH
@@ -188,7 +188,10 @@ __device__ __forceinline__ void clean_v_slot(uint8_t *slot, int lane)
     }
 }
 
-/* A masked key's weight is 0, which makes nothing of a finite V. Rows that see a non-finite one are not this kernel's. */
+/*
+ * A masked key's weight is 0, which makes nothing of a finite V. Rows that see a non-finite one are not
+ * this kernel's.
+ */
 template <class T>
 __device__ __forceinline__ void clean_v(PrefillSmem<T> &s, int slot, uint32_t &parity, int lane)
 {

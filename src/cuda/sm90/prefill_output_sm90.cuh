@@ -88,7 +88,10 @@ struct RowOutput : RowBlock<T> {
                                                        dest_row + 8 * r };
     }
 
-    /* The same, where a row's blocks of 8 columns are whole and aligned: each lane of a row stores one of four. */
+    /*
+     * The same, where a row's blocks of 8 columns are whole and aligned: each lane of a row stores one of
+     * four.
+     */
     __device__ __forceinline__ void store_blocks(uint32_t bad[2])
     {
         constexpr int blocks = T::dim_v / 8, block_bytes = 8 * sizeof(uint16_t);

@@ -31,8 +31,8 @@ struct alignas(1024) PrefillSmem {
     PrefillItem item[item_slots]; /* the work in hand and the next */
     int item_index[2 * item_slots]; /* of the last items in the list of work: one more is to be stored */
     /*
-     * The second pass does those items again in which the first one met non-finite results: its list begins with
-     * the entry consumer_warps * item + warp, or no_item, and goes on in careful_next.
+     * The second pass does those items again in which the first one met non-finite results: its list begins
+     * with the entry consumer_warps * item + warp, or no_item, and goes on in careful_next.
      */
     bool careful;
     int careful_first;

@@ -104,7 +104,10 @@ __device__ __forceinline__ void registers_lower()
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-/* What this thread stored in shared memory is seen by products and bulk copies that a barrier orders after it. */
+/*
+ * What this thread stored in shared memory is seen by products and bulk copies that a barrier orders after
+ * it.
+ */
 __device__ __forceinline__ void fence_async_proxy()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
